@@ -9,7 +9,8 @@ if ! command -v "$python" >/dev/null || ! "$python" -c 'import sys; sys.exit(sys
   exit 1
 fi
 
-wanted=$( { cat requirements/dev.txt bootstrap.sh; sed -n "/^version = /p; /^\[project.scripts\]/,/^$/p" pyproject.toml; } | sha256sum | cut -d" " -f1)
+locks=(requirements/dev.txt requirements/operator.txt requirements/tools.txt)
+wanted=$( { cat "${locks[@]}" bootstrap.sh; sed -n "/^version = /p; /^\[project.scripts\]/,/^$/p" pyproject.toml; } | sha256sum | cut -d" " -f1)
 if [ -x .venv/bin/python ] && [ "$(cat .venv/.lock-digest 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -24,8 +25,8 @@ if ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
   fi
 fi
 
-echo "bootstrap: virtual environment from requirements/dev.txt, about a minute the first time" >&2
+echo "bootstrap: virtual environment from ${locks[*]}, about a minute the first time" >&2
 "$python" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+.venv/bin/python -m pip install --quiet --disable-pip-version-check "${locks[@]/#/--requirement=}"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 echo "$wanted" > .venv/.lock-digest

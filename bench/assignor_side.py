@@ -1,4 +1,4 @@
-"""Our assignors in a process of their own, timed around the public `assign`; the twin of JavaAssignorTimes.
+"""Our assignors in a separate process, timed around the public `assign`; the counterpart of JavaAssignorTimes.
 
 Prints one line for each situation, "name wall-seconds cpu-seconds", and the process's peak memory in MiB last.
 """
@@ -47,7 +47,7 @@ def timed(
 
 
 def main(name: str, topic_count: int, partitions: int, member_count: int, divergent: bool) -> None:
-    """Time a fresh plan, and one after a leave or a join; with `divergent` one member wants one topic only."""
+    """Time a fresh plan, and one after a leave or a join; with `divergent` one member subscribes to one topic only."""
     assignor = load(name)
     topics = [f"topic-{number:04}" for number in range(topic_count)]
     cluster = ClusterView(dict.fromkeys(topics, partitions))

@@ -1,9 +1,9 @@
-"""Planning time of a group's leader: our assignors beside Java's, in the same situations, in one run.
+"""Planning time of a group's leader: our assignors compared with Java's, in the same situations and one run.
 
-Every run of a side is a process of its own, alternated. Times are those of the public `assign`: for ours with reading
-user data, for Java's from `Cluster` to `GroupAssignment`. Promises are checked against CPU seconds: a plan is made by
-one thread that waits for nothing, so on a calm machine the two agree, and on a busy one only CPU time is the plan's.
-Java's general case may exceed the timeout and is then reported as such.
+Each run of a side is a separate process, and sides alternate. Times are of the public `assign`: ours includes parsing
+user data, Java's is from `Cluster` to `GroupAssignment`. Promises are checked against CPU seconds: one thread makes a
+plan without waiting, so on an idle machine both times agree, and on a busy one only CPU time is the plan's. Java's
+general case may exceed the timeout, and is then reported as such.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def measure(runs: int) -> list[dict[str, Any]]:
         peers: list[Times] = []
         for _ in range(runs):
             own.append(ours(case))
-            # Java's eager sticky makes the plan of its cooperative one, which is measured; and a case that timed out
+            # Java's eager sticky makes the same plan as its cooperative one, which is measured. A case that timed out
             # is not repeated.
             if case.assignor != "sticky" and (not peers or peers[-1].keys() >= own[-1].keys() - {"peak"}):
                 peers.append(java(case))
@@ -113,7 +113,7 @@ def measure(runs: int) -> list[dict[str, Any]]:
 
 
 def row(case: Case, situation: str, own: Sequence[Times], peers: Sequence[Times]) -> dict[str, Any]:
-    """The figures of one situation; those of Java are None if not measured or timed out."""
+    """The figures of one situation; Java's are None if not measured or timed out."""
     return {
         "assignor": case.assignor,
         "case": case.title,
@@ -134,7 +134,6 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     lines = [
         "# Assignors: how long a leader computes",
         "",
@@ -164,7 +163,7 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; 1 when a plan took longer than promised."""
+    """Run the benchmark; returns 1 if a plan took longer than promised."""
     parser = argparse.ArgumentParser(prog="python -m bench --only assignors", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)

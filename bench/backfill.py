@@ -1,9 +1,10 @@
 """Backfills on Spark's local master, compared with plain Python loops and a live worker over the same records.
 
-Two comparisons, in rounds. Rates are taken one side after the other; the side that begins changes from round to round,
-and a ratio is that of the two sides of one round. Processor times are taken while both sides run at once, so that what
-else the machine does is in both. A Backfill counts from the end of its first slice, of 5,000 records, to the end of its
-last one, with all that is between slices: Spark's start and end are stated apart. Three rounds take half an hour.
+Each round makes two comparisons. Rates are measured one side after the other; the first side alternates, and a ratio
+compares the two sides of one round. CPU times are measured while both sides run at the same time, so that other load of
+the machine affects both. A Backfill is measured from the end of its first slice, of 5,000 records, to the end of its
+last one, including the time between slices; Spark's start and end are reported separately. Three rounds take half an
+hour.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ from tests.support.writing import SureProducer
 
 HANDLERS: Final = {"single": "handle", "batch": "handle_batch"}
 RECORDS: Final = {1: 1_000_000, 2: 2_000_000}
-"""The records of a run by its cores."""
+"""Records of a run, by its cores."""
 SPREAD: Final = 1_000_000
-"""The records of the topics that differ in partitions alone, whose Backfills run at once with one core each."""
+"""Records of each topic that differs in partitions only; their Backfills run at the same time, with one core each."""
 SLICE: Final = 10_000_000
-"""The default of `slice.maxRecords`; that of `slice.maxSeconds` is 15."""
+"""The default of `slice.maxRecords`; the default of `slice.maxSeconds` is 15."""
 PARTITIONS: Final = (2, 40, 200)
 MANY: Final = 12
 WAITING: Final = 12_000
-"""Records of the handler that waits: with 32 calls of 50 ms that is 19 s."""
+"""Records of the waiting handler: 19 s with 32 calls of 50 ms."""
 CALLS: Final = 32
 SAMPLE_S: Final = 1.0
 HANDLER: Final = (Path(__file__).with_name("backfill_handler.py")).read_text()
@@ -57,8 +58,8 @@ def flight(number: int) -> bytes:
 
 
 class Measured(NamedTuple):
-    """Records a second between the ends of the first and the last slice, microseconds of processor time for each, the
-    seconds before and after, and the times of those ends in seconds since the epoch."""
+    """Records per second between the ends of the first and the last slice, CPU microseconds per record, the seconds
+    before and after, and the times of those ends in seconds since the epoch."""
 
     rate: float
     processor: float
@@ -68,7 +69,7 @@ class Measured(NamedTuple):
 
 
 class ProcessorTime(threading.Thread):
-    """The processor time of all processes of a session, sampled until it is stopped."""
+    """CPU time of all processes of a session, sampled until `between` is called."""
 
     def __init__(self, session: int) -> None:
         super().__init__(daemon=True)
@@ -82,14 +83,14 @@ class ProcessorTime(threading.Thread):
             self._samples.append((time.time(), ticks / os.sysconf("SC_CLK_TCK")))
 
     def _ticks(self, process: Path) -> int:
-        """Those of a process and of its children that have ended; 0 if it is of another session."""
+        """CPU ticks of a process and its ended children; 0 for a process of another session."""
         with contextlib.suppress(OSError):
             numbers = (process / "stat").read_text().rpartition(")")[2].split()[1:]
             return sum(map(int, numbers[10:14])) if int(numbers[2]) == self._session else 0
         return 0
 
     def between(self, began: float, ended: float) -> float:
-        """The seconds of it between two times, which are seconds since the epoch; ends the sampling."""
+        """CPU seconds between two times (seconds since the epoch); ends the sampling."""
         self._end.set()
         self.join()
         first, *_, last = [sample for sample in self._samples if began <= sample[0] <= ended]
@@ -97,7 +98,7 @@ class ProcessorTime(threading.Thread):
 
 
 class Bench:
-    """A broker with the records, and the sides."""
+    """A broker with the records, and the sides to measure."""
 
     def __init__(self, broker: KafkaBroker, folder: Path) -> None:
         self._place = Place(Kafka(broker.bootstrap), broker.bootstrap, ensure_spark())
@@ -105,7 +106,7 @@ class Bench:
         self._numbers = itertools.count(1)
 
     def topic(self, partitions: int, records: int) -> str:
-        """A topic with so many records in so many partitions."""
+        """Create a topic with this number of records and partitions; returns its name."""
         name = f"flights-{partitions}-{records}"
         self._place.kafka.create(name, partitions=partitions)
         room = {"queue.buffering.max.messages": records + 1, "queue.buffering.max.kbytes": 2 << 20}
@@ -139,14 +140,13 @@ class Bench:
         return Measured(counted / between, spent, seconds - between, ends[0], ends[-1])
 
     def loop(self, topic: str, records: int, cores: int, name: str) -> float:
-        """Records a second of plain loops over the same records, in so many processes, from the first record on."""
+        """Records per second of plain loops over the same records, one process per core, from the first record on."""
         loops = self._loops(topic, records, cores, name, passes=1)
         said = [progress for each in loops for progress in _progress(each)]
         return records / (max(each.at for each in said) - min(each.at for each in said))
 
     def at_once(self, topic: str, records: int, cores: int, name: str) -> tuple[float, float]:
-        """The microseconds of processor time for each record of plain loops and of a Backfill that run at once, without
-        those of the broker."""
+        """CPU microseconds per record of plain loops and a Backfill that run at the same time, without the broker."""
         loops = self._loops(topic, records, cores, name, passes=100)
         try:
             run = self.backfill(topic, MANY, records, cores, name)
@@ -161,7 +161,7 @@ class Bench:
         return processor / handled * 1e6, run.processor
 
     def spread(self, topics: Mapping[int, str]) -> dict[int, Measured]:
-        """Backfills at once, one for each topic by its number of partitions."""
+        """Run one Backfill per topic at the same time; results by number of partitions."""
         with ThreadPoolExecutor() as pool:
             running = {
                 count: pool.submit(self.backfill, topic, count, SPREAD, 1, "handle") for count, topic in topics.items()
@@ -178,7 +178,7 @@ class Bench:
         return running
 
     def live(self, topic: str) -> float:
-        """Records a second of one live worker with the handler that waits, by its commits."""
+        """Records per second of one live worker with the waiting handler, by its commits."""
         folder = self._folder / f"live-{next(self._numbers)}"
         folder.mkdir()
         fleet = Fleet(self._place.kafka, folder, folder.name)
@@ -197,13 +197,13 @@ class Bench:
 
 
 def _progress(loop: subprocess.Popen[str]) -> list[Progress]:
-    """The progress that a loop has printed until its end; the last line may be cut."""
+    """The progress printed by a loop until its end; the last line may be incomplete."""
     lines = loop.communicate()[0].splitlines()
     return [Progress(*json.loads(line)) for line in lines if line.endswith("]")]
 
 
 def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
-    """Each side's figure of each round."""
+    """Figures of all rounds, by side."""
     topic = bench.topic(MANY, max(RECORDS.values()))
     others = {count: bench.topic(count, SPREAD) for count in PARTITIONS}
     waiting = bench.topic(4, WAITING)
@@ -238,24 +238,23 @@ def measured(bench: Bench, runs: int) -> dict[str, list[float]]:
 
 
 def ratio(sides: dict[str, list[float]], one: str, other: str) -> str:
-    """The median of the rounds' ratios, and those of all rounds."""
+    """The median ratio and, in brackets, the ratio of each round."""
     ratios = [mine / theirs for mine, theirs in zip(sides[one], sides[other], strict=True)]
     return f"{statistics.median(ratios):.2f} ({', '.join(f'{each:.2f}' for each in ratios)})"
 
 
 def page(figures: dict[str, Any]) -> list[str]:
-    """The result as Markdown."""
     sides, runs = figures["sides"], figures["runs"]
     lines = [
         "# Backfill",
         "",
         f"Records of 330 bytes (JSON) on Spark's local master; medians of {runs} rounds, and in brackets the ratio of",
         f"each round. The rate is that of {RECORDS[1]:,} records with one core and {RECORDS[2]:,} with two, in slices",
-        "of 15 seconds, with all that is between slices, without Spark's start and end. The broker, Spark's driver and",
-        "Java's threads share the two cores with the handlers.",
+        "of 15 seconds, including the work between slices, without Spark's start and end. The broker, Spark's driver",
+        "and Java's threads share the two cores with the handlers.",
         "",
-        "Processor time of a record: both sides run at once, so what else the machine does is in both. It is that of",
-        "the loops, and of all processes of the Backfill with its driver and Java, without the broker.",
+        "Processor time of a record: both sides run at the same time, so other load affects both. It counts the loops",
+        "on one side, and all processes of the Backfill with driver and Java on the other, without the broker.",
         "",
         "| Handler | Cores | Rate compared with plain loops | Processor time a record | Records/s | Start, end |",
         "|---|---|---|---|---|---|",
@@ -276,8 +275,8 @@ def page(figures: dict[str, Any]) -> list[str]:
         f"A handler that waits 50 ms, {CALLS} calls at once: {task:,.0f} records/s in a task, {live:,.0f} in a",
         f"live worker: {ratio(sides, 'waiting/backfill', 'waiting/live')}.",
         "",
-        f"Partitions: a Backfill of {SPREAD:,} records in many, and at once one of as many in {PARTITIONS[0]}, with a",
-        "core each.",
+        f"Partitions: a Backfill of {SPREAD:,} records in many partitions, and at the same time one of as many records",
+        f"in {PARTITIONS[0]} partitions, with one core each.",
         "",
         f"| Partitions | Rate compared with {PARTITIONS[0]} | Processor time a record |",
         "|---|---|---|",
@@ -293,7 +292,6 @@ def page(figures: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
     parser = argparse.ArgumentParser(prog="python -m bench.backfill", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""The peer of the backfill benchmark: a plain loop that reads, decodes, and calls the handler, in one process.
+"""The peer in the backfill benchmark: a plain loop that reads, decodes and calls the handler, in one process.
 
-It gives the handler the same records as a worker does, and does nothing with what comes back. It prints its progress as
-JSON lists: the time, the records so far, and the processor time of the process so far.
+The handler gets the same records as from a worker; its results are ignored. Progress is printed as JSON lists: the
+time, the records so far and the CPU time of the process so far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Progress(NamedTuple):
 
 
 def loop(bootstrap: str, topic: str, ends: dict[int, int], name: str, passes: int) -> Iterator[Progress]:
-    """Handle the records of these partitions up to their ends, so many times; yields the progress at the first record,
+    """Handle the records of these partitions up to their ends, `passes` times; yields the progress at the first record,
     then every second, and at the end."""
     handle = getattr(backfill_handler, name)
     batches = name == "handle_batch"
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--handler", default="handle")
-    parser.add_argument("--ends", type=json.loads, default={}, help="the end offset of each partition")
+    parser.add_argument("--ends", type=json.loads, default={}, help="JSON object: end offset by partition")
     parser.add_argument("--passes", type=int, default=1)
     options = parser.parse_args()
     ends = {int(number): end for number, end in options.ends.items()}

@@ -1,10 +1,9 @@
-"""The number of executors that one driver of a Backfill keeps busy: measured costs of slices, and what follows.
+"""The number of executors that one driver of a Backfill keeps busy, from measured costs of slices.
 
-A slice has a task for each core of the executors, and its tasks handle records for `slice.maxSeconds`. Between two
-slices nobody works: the driver plans, asks the brokers, writes its ledger twice, and starts the job. The job is
-measured with tasks that do nothing, the plan and the ledger's text with 1,000 partitions; the time that the API server
-and the brokers take for their answers is assumed. A driver is saturated where executors work for less than nine tenths
-of the time.
+A slice has one task per executor core, and its tasks handle records for `slice.maxSeconds`. Between two slices the
+executors wait: the driver plans, queries the brokers, writes its ledger twice, and starts the job. The job is measured
+with empty tasks, the plan and the ledger's text with 1,000 partitions; the response times of the API server and the
+brokers are assumed. A driver is saturated if executors work for less than nine tenths of the time.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ EXECUTORS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 PARTITIONS: Final = 1_000
 SLICE_S: Final = 15.0
 REQUEST_S: Final = 0.02
-"""Assumed: a request for a ConfigMap. Each slice has two writes of the ledger, and a read of its orders."""
+"""Assumed time of a ConfigMap request. Each slice writes the ledger twice and reads its control once."""
 BROKERS_S: Final = 0.1
-"""Assumed: the question for the bounds of the partitions, which one request to each broker answers."""
+"""Assumed time of the lookup of partition bounds, with one request per broker."""
 SATURATED: Final = 0.9
 
 
 def slices_of_nothing() -> list[dict[str, float]]:
-    """The costs of slices of tasks that do nothing, by their number."""
+    """Costs of slices of empty tasks, by number of tasks."""
     python = ensure_spark()
     packages = next(python.parents[1].glob("lib/python*/site-packages/pyspark"))
     with tempfile.TemporaryDirectory(prefix="fleet-scale-") as scratch:
@@ -60,7 +59,7 @@ def slices_of_nothing() -> list[dict[str, float]]:
 
 
 def planning_s(tasks: int) -> float:
-    """Seconds for the plan of a slice of 1,000 partitions, what remains then, and the ledger's text, twice."""
+    """Seconds to plan a slice of 1,000 partitions, compute the remaining ranges and write the ledger's text twice."""
     ranges = dict.fromkeys(range(PARTITIONS), (0, 10_000_000))
     ledger = Ledger(attempt=1, remaining={part: (span,) for part, span in ranges.items()})
     pace = Pace(slice_records=10_000_000, slice_seconds=15, tasks=tasks, ordered=True, observed=1e5)
@@ -74,7 +73,7 @@ def planning_s(tasks: int) -> float:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds for a slice and for each task of it, by least squares."""
+    """Fixed seconds per slice and seconds per task, by least squares."""
     count = len(points)
     mean_x, mean_y = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
     slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
@@ -82,12 +81,12 @@ def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def measured() -> dict[str, Any]:
-    """Costs, and the share of the time for which executors work, by their number."""
+    """Measured costs, and the share of time in which executors work, by their number."""
     return scaled(slices_of_nothing())
 
 
 def scaled(slices: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """The table that follows from these costs."""
+    """The scale table for these costs."""
     fixed, each = fitted([(found["tasks"], found["java"] + found["python"]) for found in slices])
     _, task = fitted([(found["tasks"], CORES * found["seconds"]) for found in slices])
     table = []
@@ -100,7 +99,6 @@ def scaled(slices: Sequence[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def page(figures: dict[str, Any]) -> list[str]:
-    """The result as Markdown."""
     found = figures["scale"]
     saturated = next((row["executors"] for row in found["table"] if row["share"] < SATURATED), None)
     lines = [
@@ -128,7 +126,6 @@ def page(figures: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark."""
     argparse.ArgumentParser(prog="python -m bench.backfill_scale", description=__doc__).parse_args(arguments)
     load = Load()
     figures = {"scale": measured(), "additions_s": additions()}

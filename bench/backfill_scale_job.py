@@ -1,8 +1,8 @@
-"""The driver's side of the scale table, in the environment that has Spark: the costs of a slice of so many tasks.
+"""The Spark side of the scale benchmark: costs of slices by number of tasks.
 
-The tasks do nothing. Executors are processes of their own, so that what the driver's process uses is its alone. Prints
-one JSON object for each number of tasks: seconds of a slice, and processor seconds of the driver's JVM and of its
-Python.
+It runs in the environment with Spark. The tasks are empty, and executors are separate processes, so that the driver's
+CPU time is its own. Prints one JSON object per number of tasks: seconds of a slice, and CPU seconds of the driver's
+JVM and of its Python process.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class FleetApi(KubeClient):
             return {}
 
     async def create_all(self, bodies: Sequence[JsonObject], at_once: int) -> list[JsonObject]:
-        """Create objects, some at a time; returns them as stored, in their order."""
+        """Create objects, at most `at_once` at the same time; returns them as stored, in the given order."""
         turn = asyncio.Semaphore(at_once)
 
         async def one(body: JsonObject) -> JsonObject:
@@ -38,7 +38,7 @@ class FleetApi(KubeClient):
         return await asyncio.gather(*map(one, bodies))
 
     async def follow(self, kind: Kind, selector: str = "") -> AsyncIterator[tuple[str, JsonObject]]:
-        """Every object as it is, then every change: (ADDED, MODIFIED, DELETED) and the object, without end."""
+        """Yield every existing object, then every change: type (ADDED, MODIFIED or DELETED) and object, endlessly."""
         version = "0"
         connector = aiohttp.TCPConnector(ssl=self._api.rest_client.ssl_context)
         timeout = aiohttp.ClientTimeout(total=None, sock_read=None)
@@ -59,11 +59,11 @@ class FleetApi(KubeClient):
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length; the reader's own iterator refuses long ones."""
+    """Lines up to `LINE_BYTES_MAX`; the reader's own iterator refuses long ones."""
     rest = b""
     while chunk := await stream.readany():
         *whole, rest = (rest + chunk).split(b"\n")
-        assert len(rest) < LINE_BYTES_MAX, "an event of no end"
+        assert len(rest) < LINE_BYTES_MAX, "event too long"
         for line in whole:
             if line:
                 yield line

@@ -1,4 +1,4 @@
-"""The worker's own consume loop, wired as a worker wires it, around a handler that is a function of the benchmark."""
+"""The worker's consume loop, wired as in a worker, with a handler function of the benchmark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fleet_consumer.worker.consume.outbox import Outbox
 from fleet_consumer.worker.consume.outcomes import Handle, OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.progress import Pauses
-from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.replay_epochs import ReplayEpochs
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
@@ -26,7 +26,7 @@ from fleet_consumer.worker.stats import Stats
 
 
 class FleetLoop:
-    """A member of a group of its own, from the beginning of a topic; `step` polls once and handles what came."""
+    """The only member of a new group, from the beginning of a topic; `step` polls once and handles the records."""
 
     def __init__(self, bootstrap: str, topic: str, handle: Handle) -> None:
         clock, stats = SystemClock(), Stats()
@@ -35,10 +35,10 @@ class FleetLoop:
         self.consumer = Consumer(ConsumerSettings(connection=connection, group_id=group))
         outbox = Outbox(_no_producer)
         pauses, intake, pacing = Pauses(self.consumer), Intake(), Pacing()
-        readings = Readings(self.consumer, pauses, clock, bounded=False)
+        replay_epochs = ReplayEpochs(self.consumer, pauses, clock, bounded=False)
         rules = OutcomeRules(group_id=group, listed=frozenset(), failed_topic="none", policies=lambda: None)
-        retell = readings.retelling(intake.retell)
-        outcomes = Outcomes(rules, outbox, retell, pacing=pacing, stats=stats, clock=clock)
+        present_again = replay_epochs.presenting(intake.present_again)
+        outcomes = Outcomes(rules, outbox, present_again, pacing=pacing, stats=stats, clock=clock)
         self._stats = stats
         parts = LoopParts(
             consumer=self.consumer,
@@ -46,7 +46,7 @@ class FleetLoop:
             outcomes=outcomes,
             writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=stats, clock=clock),
             intake=intake,
-            readings=readings,
+            replay_epochs=replay_epochs,
             skips=Skips(),
             pacing=pacing,
             pauses=pauses,
@@ -63,13 +63,12 @@ class FleetLoop:
         self._loop.start()
 
     def step(self) -> int:
-        """The number of handled records."""
+        """Poll and handle once; returns the number of handled records."""
         before = self._stats.done
         self._loop.step()
         return self._stats.done - before
 
     def close(self) -> None:
-        """Commit and leave."""
         self._loop.close(10)
 
 

@@ -1,7 +1,7 @@
-"""Shared parts of the group benchmarks: members of three makes on three brokers, pauses, percentiles.
+"""Shared parts of the group benchmarks: members of three clients on three brokers, pauses and percentiles.
 
-All makes run in one go on the same brokers, each member in a process of its own, and write down what they hand out in
-the same rows; times are the machine's one monotonic clock.
+All clients run on the same brokers in one run, each member in a separate process, and record handed-out records in the
+same format; times are of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.support.scene import Scene
 __all__ = ["BROKERS", "MAKES", "UNHURRIED", "pauses", "percentiles"]
 
 BROKERS: Final = "three brokers"
-"""The setup named in their results."""
+"""The setup, as named in results."""
 
 UNHURRIED: Final = {"broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "1000"}
-"""Kafka's own timeouts of brokers: none is stopped here, and none must be taken for gone on a busy machine."""
+"""Kafka's default broker timeouts: no broker is stopped here, and none must be fenced on a busy machine."""
 
 MAKES: Final[dict[str, Callable[..., RecordedProcess]]] = {
     "fleet": Scene.process,
     "java": Scene.java,
     "librdkafka": Scene.librdkafka,
 }
-"""The method of a scene that starts a member of each make."""
+"""The scene method that starts a member of each client."""
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -42,7 +42,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def pauses(processes: Iterable[RecordedProcess], partitions: int, since: float) -> dict[int, list[float]]:
-    """The times (seconds) between one record and the next handed out by anybody, for each partition."""
+    """Seconds between consecutive records of a partition, handed out by any member, by partition."""
     ranges: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(partitions)}
     for process in processes:
         for row in process.rows():

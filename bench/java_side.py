@@ -1,4 +1,4 @@
-"""Java's own perf tool as a side of the throughput benchmark: a JVM for each run, with all of its compilers."""
+"""Java's perf tool as a side of the throughput benchmark: a new JVM per run, with all of its compilers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TIMEOUT_MS: Final = 60_000
 
 
 def java(bootstrap: str, topic: str, wanted: int) -> dict[str, float]:
-    """Records per second of its fetch time, which excludes joining as our clocks do; beside it the tool's own rate,
-    joining included. CPU and memory are those of the whole JVM."""
+    """Records per second of its fetch time, which excludes joining as in our sides, and the tool's own rate including
+    joining. CPU and memory are of the whole JVM."""
     arguments = (
         *("--bootstrap-server", bootstrap, "--topic", topic, "--group", f"bench-{uuid.uuid4().hex}"),
         *("--num-records", str(wanted), "--timeout", str(TIMEOUT_MS)),
@@ -44,7 +44,7 @@ def java(bootstrap: str, topic: str, wanted: int) -> dict[str, float]:
 
 
 def figures(printed: str) -> dict[str, float]:
-    """The tool's one row of figures by the names in its header; times of day are left out."""
+    """The tool's row of figures by header name, without times of day."""
     lines = [line for line in printed.splitlines() if line.count(",") >= 5]
     if len(lines) != 2:
         raise SystemExit(f"{TOOL} printed no header and row: {printed!r}")

@@ -1,7 +1,7 @@
-"""Latency from producing a record to its handler, beside librdkafka's own group consumer, at a steady rate.
+"""Latency from producing a record to its handler at a steady rate, compared with librdkafka's group consumer.
 
-Both sides consume in turn from the same broker what the same producer writes, one record at a time. The producer's
-part, the broker's and the consumer's are all in the number; only the last differs between the sides.
+The sides take turns on the same broker, with the same producer, one record at a time. The latency includes producer,
+broker and consumer; only the consumer differs between the sides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES: Final = {"fleet": "worker's consume loop", "librdkafka": "librdkafka's gr
 PARTITIONS: Final = 6
 VALUE_BYTES: Final = 100
 RATES: Final = (100, 2_000)
-"""Records per second: so few that each comes alone, and so many that batches form."""
+"""Records per second: few enough that each arrives alone, and enough that batches form."""
 SECONDS: Final = 4.0
 WARM_EVERY_S: Final = 0.05
 JOIN_TIMEOUT_S: Final = 60.0
@@ -38,7 +38,7 @@ FIGURES: Final = ("p50", "p90", "p99", "max", "cpu_per_million")
 
 
 class Source:
-    """Writes records that carry the time when they were produced."""
+    """Writes records that contain their production time."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
@@ -46,23 +46,22 @@ class Source:
         self._pad = os.urandom(VALUE_BYTES - STAMP.size)
 
     def write(self, partition: int, stamp: int) -> None:
-        """One record."""
         self._producer.produce(self._topic, STAMP.pack(stamp) + self._pad, partition=partition)
         self._producer.poll(0)
 
     def warm_until_ready(self, out: IO[bytes]) -> None:
-        """Write to all partitions now and then, until the side reports that it reads them all."""
+        """Write to all partitions from time to time, until the side reports that it reads all of them."""
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while not select.select([out], [], [], WARM_EVERY_S)[0]:
             if time.monotonic() > deadline:
-                raise SystemExit("the consumer did not begin in time")
+                raise SystemExit("the consumer did not start in time")
             for partition in range(PARTITIONS):
                 self.write(partition, WARM)
         if out.readline().decode().strip() != READY:
-            raise SystemExit("the consumer did not begin")
+            raise SystemExit("the consumer did not start")
 
     def steady(self, rate: int, seconds: float) -> None:
-        """Write at a steady rate, then the end marks."""
+        """Write at a steady rate, then the end markers."""
         began = time.monotonic()
         for number in range(int(rate * seconds)):
             ahead = began + number / rate - time.monotonic()
@@ -72,11 +71,11 @@ class Source:
         for partition in range(PARTITIONS):
             self.write(partition, END)
         if self._producer.flush(30):
-            raise SystemExit("the broker did not take the records in time")
+            raise SystemExit("the broker did not acknowledge the records in time")
 
 
 def run_side(side: str, bootstrap: str, rate: int, seconds: float) -> dict[str, float]:
-    """One run of one side, on a topic of its own."""
+    """One run of one side, on a new topic."""
     topic = f"bench-latency-{uuid.uuid4().hex}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
@@ -105,7 +104,6 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     lines = [
         "# Latency from produce to handler",
         "",
@@ -126,7 +124,6 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
     parser = argparse.ArgumentParser(prog="python -m bench.latency", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=SECONDS)

@@ -1,8 +1,8 @@
-"""The consumers that the latency benchmark compares, each in a process of its own.
+"""The consumers compared by the latency benchmark, each in a separate process.
 
-A record's value begins with the machine's monotonic time, in nanoseconds, at which its producer was given it; the
-handler first reads the same clock. Records without a time warm up; after one end mark for each partition the side
-prints its results.
+A record's value begins with its production time in nanoseconds of the machine's monotonic clock; the handler first
+reads the same clock. Records without a time are for warm-up; after one end marker per partition the side prints its
+results.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIVE_UP_S: Final = 60.0
 
 
 class Seen:
-    """The notes of a side's handler."""
+    """Latencies recorded by a side's handler."""
 
     def __init__(self, partitions: int) -> None:
         self._ends_left = partitions
@@ -39,14 +39,13 @@ class Seen:
         self._give_up_at = time.monotonic() + GIVE_UP_S
 
     def value(self, partition: int, value: bytes) -> None:
-        """One record."""
         now = time.monotonic_ns()
         (stamp,) = STAMP.unpack_from(value)
         if stamp == WARM:
             self._warm.add(partition)
             if len(self._warm) == self._partitions:
                 print(READY, flush=True)
-                self._partitions = -1  # said once
+                self._partitions = -1  # printed only once
         elif stamp == END:
             self._ends_left -= 1
         else:
@@ -75,7 +74,7 @@ def fleet(bootstrap: str, topic: str, seen: Seen) -> None:
 
 
 def librdkafka(bootstrap: str, topic: str, seen: Seen) -> None:
-    """librdkafka's own group consumer, with its own commits and our settings of its queue and of CRCs."""
+    """librdkafka's group consumer, with its own commits and our settings of queue and CRC checks."""
     queue = {
         name: value for name, value in CONSUMER_DEFAULTS.items() if name.startswith(("queued.", "fetch.", "check."))
     }

@@ -1,7 +1,7 @@
 """Lateness of waiting records: real retry workers, a thousand waiting records in each partition.
 
-Beside it the same records with two delays in one topic, under the same clock applied record by record: the reason why
-each delay has a topic of its own.
+Compared with the same records with two delays in one topic, with the due time computed per record, which shows why
+each delay has its own topic. Decision: docs/decisions/0015-lateness.md.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.support.waiting import eventually
 
 PARTITIONS: Final = 4
 WAITING: Final = 1_000
-"""Records in each partition, all of which wait at the same time: they arrive within less than their delay."""
+"""Records in each partition, which all wait at the same time, because they arrive within less than their delay."""
 SPREAD_S: Final = 10.0
-"""The time over which they arrive, evenly."""
+"""Time over which they arrive, at an even rate."""
 HANDLER_MS: Final = 1.0
 DELAY_S: Final = 15
 SHORT_DELAY_S: Final = 5
-"""In the mixed topic every other record waits for this one."""
+"""Delay of every other record in the mixed topic."""
 GOAL_MS: Final = 250.0
 SIDES: Final = {
     "one-delay": "a topic for each delay",
@@ -42,7 +42,7 @@ SIDES: Final = {
 }
 
 HANDLER: Final = '''
-"""Writes down how late each record is, then takes its time."""
+"""Records the lateness of each record, then waits."""
 import os
 import threading
 import time
@@ -59,7 +59,7 @@ def handle(record):
 
 
 def run_side(kafka: Kafka, side: str) -> dict[str, float]:
-    """One run: a retry worker that has joined, then the records, then how late each was (milliseconds)."""
+    """One run: a retry worker joins, then the records are written; returns their lateness in milliseconds."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as scratch:
         folder = Path(scratch)
         name = f"bench-{uuid.uuid4().hex[:12]}"
@@ -81,7 +81,7 @@ def run_side(kafka: Kafka, side: str) -> dict[str, float]:
 
 
 def fill(bootstrap: str, topic: str, group: str, *, mixed: bool) -> None:
-    """Write the records at an even pace, as hops of a main worker."""
+    """Write the records at an even rate, like the retry publishes of a main worker."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "acks": "all"})
     pause, began = threading.Event().wait, time.monotonic()
     delays = (SHORT_DELAY_S, DELAY_S) if mixed else (DELAY_S, DELAY_S)
@@ -91,15 +91,15 @@ def fill(bootstrap: str, topic: str, group: str, *, mixed: bool) -> None:
             pause(ahead)
         for partition in range(PARTITIONS):
             value = b"%d of %d" % (delays[number % 2] * 1000, number)
-            headers = hop(group, partition, number)
+            headers = first_retry_headers(group, partition, number)
             producer.produce(topic, value, b"key-%d" % number, partition=partition, headers=headers)
         producer.poll(0)
     if producer.flush(30):
-        raise SystemExit("the broker did not take the records in time")
+        raise SystemExit("the broker did not acknowledge the records in time")
 
 
-def hop(group: str, partition: int, offset: int) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a first hop."""
+def first_retry_headers(group: str, partition: int, offset: int) -> list[tuple[str, str | bytes | None]]:
+    """Headers of a record at its first retry."""
     now = str(int(time.time() * 1000))
     headers = {
         "kr-attempt": "1",
@@ -114,14 +114,14 @@ def hop(group: str, partition: int, offset: int) -> list[tuple[str, str | bytes 
 
 
 def seen(log: Path, total: int) -> list[float]:
-    """The lateness of each record, once all are there."""
+    """The lateness of each record in milliseconds, once all are handled."""
     lines = log.read_text().split("\n")[:-1]
     assert len(lines) >= total, f"{len(lines)} of {total}"
     return [float(line) for line in lines]
 
 
 def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Medians of all runs; the earliest of all."""
+    """Medians of all runs; the earliest record of all runs."""
     figures = ("p50", "p90", "p99", "max", "records")
     return {
         side: {
@@ -136,7 +136,6 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, floa
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     lines = [
         "# Lateness of waiting records",
         "",
@@ -164,7 +163,6 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
     parser = argparse.ArgumentParser(prog="python -m bench.lateness", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--trial", action="store_true", help="print the result and record nothing")

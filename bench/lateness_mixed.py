@@ -1,7 +1,7 @@
-"""A retry worker with a delay per record: the cost of one topic for all delays.
+"""A retry worker with one delay per record, to measure the cost of one topic for all delays.
 
-`python -m bench.lateness_mixed run …` is the worker of the command line with another due clock. Everything else is the
-same: the head of a partition is waited for, and the records behind it wait with it.
+`python -m bench.lateness_mixed run …` is the `fleet-consumer` command with another due clock. Otherwise it is the same:
+the worker waits for the head of a partition, and the records behind it wait, too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fleet_consumer.worker.consume import intake
 
 
 class MixedClock(DueClock):
-    """Each record is due after its own delay, which is the first word of its value (milliseconds)."""
+    """Each record is due after its own delay, the first word of its value (milliseconds)."""
 
     def split(self, partition: TopicPartition, records: Sequence[Record], now_ms: int) -> int:
-        """As in a topic of one delay, but with each record's own."""
+        """As in a topic with one delay, but with the delay of each record."""
         for index, record in enumerate(records):
             due = record.timestamp + int(record.value.split()[0])
             if due > now_ms:

@@ -12,7 +12,7 @@ STALLED_AFTER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one run of one side; CPU time is that of the whole process, its native threads included."""
+    """The result of one run of one side; CPU time is of the whole process, including native threads."""
 
     records: int
     seconds: float
@@ -20,7 +20,7 @@ class Measured:
     peak_mib: float
 
     def figures(self) -> dict[str, float]:
-        """As the benchmarks compare them."""
+        """The figures that benchmarks compare."""
         return {
             "per_second": self.records / self.seconds,
             "cpu_per_million": self.cpu_seconds / self.records * 1_000_000,
@@ -29,14 +29,14 @@ class Measured:
 
 
 def measure(take: Callable[[], int], wanted: int) -> Measured:
-    """Call `take`, which handles some records and returns their number, until `wanted` are handled.
+    """Call `take`, which handles some records and returns their number, until `wanted` records are handled.
 
     The clock starts once the first records have been handled, so joining and connecting do not count.
     """
     quiet_since = time.monotonic()
     while (warm := take()) == 0:
         if time.monotonic() - quiet_since > STALLED_AFTER_S:
-            raise SystemExit("no record came")
+            raise SystemExit("no record arrived")
     started, cpu_before = time.monotonic(), time.process_time()
     handled, target, quiet_since = 0, wanted - warm, started
     while handled < target:
@@ -50,6 +50,6 @@ def measure(take: Callable[[], int], wanted: int) -> Measured:
 
 
 def peak_mib() -> float:
-    """The peak memory of this process; ru_maxrss would be its parent's if that was larger."""
+    """Peak memory of this process in MiB; `ru_maxrss` would be its parent's if that was larger."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

@@ -1,8 +1,8 @@
-"""The operator beside many ConsumerGroups: `python -m bench --only operator`.
+"""The operator with many ConsumerGroups: `python -m bench --only operator`.
 
-A real API server and a real broker; kubelets and the StatefulSet controller are stand-ins, and so are the members, who
-speak the group protocol. A third of the groups has retries. For each size: from creation to the first statuses and to
-all children, then with nothing that moves, then a restart, then with commits that move.
+The API server and the broker are real; kubelets, the StatefulSet controller and the members, which speak the group
+protocol, are stand-ins. A third of the groups has retries. Phases of each size: from creation to the first statuses and
+to all children, idle, a restart, and with moving commits.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ WINDOW_S: Final = 60.0
 SETTLE_S: Final = 300.0
 QUIET_S: Final = 10.0
 DESCRIPTORS_SPARE: Final = 1_000
-"""Files of the broker that are open besides its logs: libraries, connections, offsets."""
+"""Open files of the broker other than its logs: libraries, connections, offsets."""
 
 
 async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s: float) -> float:
-    """Wait for a condition, saying from time to time how far it is; returns the seconds."""
+    """Wait for a condition and print the progress every 15 s; returns the seconds."""
     began = said = time.monotonic()
     while not done():
         await asyncio.sleep(0.1)
@@ -49,7 +49,7 @@ async def until(done: Callable[[], bool], *, what: Callable[[], str], timeout_s:
 
 
 async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
-    """Use of the operator, and its writes, over some time."""
+    """CPU, memory, requests and writes of the operator within `seconds`."""
     series, before = operator.metrics(), operator.sample()
     await asyncio.sleep(seconds)
     after, now = operator.metrics(), operator.sample()
@@ -69,7 +69,7 @@ async def window(operator: OperatorProcess, seconds: float) -> dict[str, float]:
 
 
 async def sized(shape: Shape, *, only_fleets: bool = False) -> dict[str, Any]:
-    """All phases of one size."""
+    """Figures of all phases of one size."""
     figures: dict[str, Any] = {"groups": shape.size, "scaled": shape.scaled}
     async with staged(KafkaBroker(properties=BROKER, jvm_options=HEAP), shape) as (stage, operator):
         figures |= await fleets(stage, operator)
@@ -93,7 +93,7 @@ async def sized(shape: Shape, *, only_fleets: bool = False) -> dict[str, Any]:
 
 
 async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
-    """From creation to the first statuses, and to all children."""
+    """Figures from creation to the first statuses, and to all children."""
     size, watched = stage.size, stage.watched
     began, before, series = time.monotonic(), operator.sample(), operator.metrics()
     created = await stage.create()
@@ -133,7 +133,7 @@ async def fleets(stage: Stage, operator: OperatorProcess) -> dict[str, Any]:
 
 
 def print_requests(before: Mapping[str, float], after: Mapping[str, float], size: int) -> None:
-    """Requests for each group, by verb, kind and answer."""
+    """Print requests per group, by verb, kind and response."""
     requests = {
         key.partition("{")[2].rstrip("}"): round((value - before.get(key, 0.0)) / size, 2)
         for key, value in after.items()
@@ -143,8 +143,8 @@ def print_requests(before: Mapping[str, float], after: Mapping[str, float], size
 
 
 async def settle(stage: Stage, operator: OperatorProcess) -> float:
-    """Wait until all groups are Ready, no status waits for its turn, and the operator has written nothing for a while;
-    the seconds until the last write."""
+    """Wait until all groups are Ready, no status write is pending, and the operator has written nothing for
+    `QUIET_S`; returns the seconds until the last write."""
     began = time.monotonic()
     last, since = -1.0, began
     while time.monotonic() - began < SETTLE_S:
@@ -162,7 +162,7 @@ async def settle(stage: Stage, operator: OperatorProcess) -> float:
 
 
 async def restart(stage: Stage, operator: OperatorProcess) -> dict[str, float]:
-    """A new process beside what exists: until it works, and what it asks and writes until it is at rest."""
+    """Figures of a new process with existing objects: until it works, and requests and writes until it is idle."""
     ready = operator.wait_working()
     settled = await settle(stage, operator)
     sample, series = operator.sample(), operator.metrics()
@@ -181,11 +181,15 @@ async def restart(stage: Stage, operator: OperatorProcess) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.operator", description=__doc__)
-    parser.add_argument("--size", type=int, action="append", help=f"numbers of groups; default: {SIZES}")
+    parser.add_argument(
+        "--size", type=int, action="append", help=f"number of groups; may be repeated (default: {SIZES})"
+    )
     parser.add_argument("--scaled", action="store_true", help="all groups have spec.scaling")
-    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"of each source; default: {PARTITIONS}")
-    parser.add_argument("--trial", action="store_true", help="record nothing")
-    parser.add_argument("--only-fleets", action="store_true", help="end once all fleets exist")
+    parser.add_argument(
+        "--partitions", type=int, default=PARTITIONS, help=f"partitions of each source (default: {PARTITIONS})"
+    )
+    parser.add_argument("--trial", action="store_true", help="print the result and record nothing")
+    parser.add_argument("--only-fleets", action="store_true", help="stop once all fleets exist")
     options = parser.parse_args(arguments)
     if options.partitions != PARTITIONS and not (options.trial or options.only_fleets):
         parser.error("--partitions: figures are recorded for the default only; add --trial")
@@ -201,7 +205,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.only_fleets:
         print(json.dumps(results, indent=1))
         return
-    # One size takes long: it is recorded beside the others that are there.
+    # A size takes long, so new results are merged with recorded ones of other sizes.
     made = [which(new) for new in results]
     sizes = sorted([*(each for each in _recorded_sizes() if which(each) not in made), *results], key=which)
     write(recorded("operator", {"sizes": sizes}, load), list(page(sizes)), trial=options.trial)
@@ -210,10 +214,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def allow_descriptors(shape: Shape) -> None:
-    """Raise the limit of open files for the servers that are started, or end with what to do.
+    """Raise the limit of open files for the started servers, or exit with advice.
 
-    A broker that reaches its limit halts, minutes after the beginning. It keeps a file open for each partition: of the
-    failed topic of each group, and of the retry and redrive topics of those with retries.
+    A broker that reaches its limit halts, minutes after the start. It keeps one file open per partition: of the failed
+    topic of each group, and of the retry and redrive topics of groups with retries.
     """
     retries = max(shape.retry_partitions, shape.partitions) * len(shape.delays) + shape.partitions
     wanted = DESCRIPTORS_SPARE + shape.size * shape.partitions + shape.size // shape.retries_every * retries
@@ -223,13 +227,13 @@ def allow_descriptors(shape: Shape) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
         except (ValueError, OSError):
             raise SystemExit(
-                f"{shape.size} groups take about {wanted} open files of the broker, and the limit is {hard}: raise it "
-                f"(ulimit -n {wanted}), or take fewer --partitions"
+                f"{shape.size} groups need about {wanted} open files of the broker, and the limit is {hard}: raise it "
+                f"(ulimit -n {wanted}), or use fewer --partitions"
             ) from None
 
 
 def which(figures: Mapping[str, Any]) -> tuple[int, bool]:
-    """The shape that figures are of: the number of groups, and whether they are scaled."""
+    """The key of figures: the number of groups, and True if they are scaled."""
     return figures["groups"], figures["scaled"]
 
 

@@ -1,7 +1,7 @@
-"""One broker of three away for a while under many groups: `python -m bench.operator_flap`.
+"""Temporary loss of one of three brokers with many groups: `python -m bench.operator_flap`.
 
-Counts the statuses that are written from the loss of the broker until all is as before, and the groups that were shown
-as Unknown meanwhile, beside the number of groups that the broker coordinated.
+Counts status writes from the loss of the broker until recovery, and groups with the state Unknown meanwhile, compared
+with the number of groups coordinated by the broker.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tests.support.kafka_cluster import KafkaCluster
 
 AWAY_S: Final = 20.0
 GONE: Final = 2
-"""The broker that is stopped."""
+"""Id of the stopped broker."""
 
 
 def coordinated_by(stage: Stage, node: int) -> set[str]:
-    """The groups of the stage, main and retry, whose coordinator is a broker; by the main group's object."""
+    """Objects of the stage whose main or retry group is coordinated by this broker."""
     settings = ConnectionSettings(bootstrap_servers=tuple(stage.kafka.bootstrap.split(",")), client_id="bench")
     client = NetworkClient(settings)
     try:
@@ -40,7 +40,7 @@ def coordinated_by(stage: Stage, node: int) -> set[str]:
 
 
 async def flap(size: int) -> dict[str, Any]:
-    """Figures of one broker's absence."""
+    """Figures of the loss of one broker."""
     brokers = KafkaCluster(properties=BROKER)
     async with staged(brokers, Shape(size, replicas=3)) as (stage, operator), AsyncExitStack() as stack:
         await fleets(stage, operator)

@@ -14,14 +14,14 @@ mpl.use("svg")
 from matplotlib import pyplot as plt
 
 REFERENCE_S: Final = 1.2
-"""Seconds of 20 million additions on the machine that the targets are meant for."""
+"""Seconds of 20 million additions on the reference machine of the targets."""
 PLOT: Final = "operator.svg"
 
 Sizes = Sequence[Mapping[str, Any]]
 
 
 def draw(sizes: Sizes) -> None:
-    """Draw how CPU time, memory, requests and writes grow, into the results."""
+    """Plot CPU time, memory, requests and writes by size, and write the plot to the results."""
     counts = [each["groups"] for each in sizes]
     panels = {
         "CPU to all children (s)": [each["children_cpu_s"] for each in sizes],
@@ -45,15 +45,14 @@ def _groups(figures: Mapping[str, Any]) -> str:
 
 
 def _own_status(figures: Mapping[str, Any]) -> str:
-    """Times from creation to status; a size that was recorded before they were measured has none."""
+    """Times from creation to status; older recorded sizes have none."""
     if "own_status_p99_s" not in figures:
         return "not measured"
     return f"{figures['own_status_p50_s']:.1f} s, {figures['own_status_p99_s']:.1f} s"
 
 
 def page(sizes: Sizes) -> Iterator[str]:
-    """The lines of the page."""
-    yield "# The operator beside many ConsumerGroups"
+    yield "# The operator with many ConsumerGroups"
     yield ""
     yield "A third of the groups has retries, one worker each; scaled ones have `spec.scaling`, within one worker. API"
     yield "server, etcd, broker, and the stand-ins for kubelets, controllers and members share the machine with the"

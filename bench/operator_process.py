@@ -1,4 +1,4 @@
-"""The operator as a process under measurement: CPU, memory, and its own metrics."""
+"""The measured operator process: CPU, memory, and its own metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PREFIX: Final = "consumer_fleet_operator_"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Counters of the process at one time (seconds of the monotonic clock)."""
+    """CPU and memory of the process at one time (monotonic seconds)."""
 
     at: float
     cpu_s: float
@@ -35,7 +35,7 @@ class Sample:
 
 
 class OperatorProcess:
-    """`fleet-operator run` on an API server; a context manager. Its log goes to a file that is shown on failure."""
+    """`fleet-operator run` on an API server; a context manager. Its log goes to a file that is printed on failure."""
 
     def __init__(self, kubeconfig: Path, *arguments: str) -> None:
         self.log = Path(tempfile.mkstemp(prefix="fleet-operator-", suffix=".log")[1])
@@ -66,7 +66,7 @@ class OperatorProcess:
         return Sample(time.monotonic(), (int(fields[11]) + int(fields[12])) / TICKS, rss, peak)
 
     def metrics(self) -> dict[str, float]:
-        """Its series, by name and labels as in Prometheus' text form."""
+        """Metric values by name and labels, as in the Prometheus text format."""
         (port,) = re.findall(r"metrics_port=(\d+)", self.log.read_text())
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
@@ -88,7 +88,7 @@ class OperatorProcess:
 
 
 def total(series: Mapping[str, float], name: str, **labels: str) -> float:
-    """The sum of a counter's series that have these labels."""
+    """The sum of a counter over all series with these labels."""
     wanted = f"{PREFIX}{name}_total{{"
     return sum(
         value
@@ -98,7 +98,7 @@ def total(series: Mapping[str, float], name: str, **labels: str) -> float:
 
 
 def writes(series: Mapping[str, float]) -> float:
-    """Writes to the API server, other than of the Lease."""
+    """Writes to the API server, without those of the Lease."""
     verbs = ("POST", "PUT", "PATCH", "DELETE")
     return sum(
         total(series, "api_requests", verb=verb) - total(series, "api_requests", verb=verb, resource="leases")
@@ -107,7 +107,7 @@ def writes(series: Mapping[str, float]) -> float:
 
 
 def quantile(before: Mapping[str, float], after: Mapping[str, float], name: str, share: float) -> float:
-    """An upper bound of a quantile of a histogram's observations between two scrapes: the bucket's edge."""
+    """Upper bound (bucket edge) of a quantile of a histogram between two scrapes; NaN without observations."""
     wanted = f"{PREFIX}{name}_bucket{{"
     counts: dict[float, float] = {}
     for key, value in after.items():

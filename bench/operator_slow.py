@@ -1,7 +1,7 @@
-"""Looks at many partitions on small brokers that are slow to answer: `python -m bench.operator_slow`.
+"""Polls of many partitions on small, slow brokers: `python -m bench.operator_slow`.
 
-Every group has retries with three delays, so that a thousand of them make about 23,000 partitions. Reports how long
-looks take, how many failed, and whether every group's state and lag are known at the end.
+Every group has retries with three delays, so a thousand groups have about 23,000 partitions. Reports the duration of
+polls, the number of failed ones, and the groups whose state and lag are known at the end.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tests.support.kafka_cluster import KafkaCluster
 DELAYS: Final = ("1m", "5m", "30m")
 RETRY_PARTITIONS: Final = 5
 ONE_REPLICA: Final = {"default.replication.factor": "1", "min.insync.replicas": "1"}
-"""A broker keeps a file of each replica open, and most machines allow 20,000."""
+"""A broker keeps one file open per replica, and most machines allow 20,000."""
 WINDOW_S: Final = 60.0
 
 
 async def slow(size: int) -> dict[str, Any]:
-    """Figures of looks, and the groups that are known at the end."""
+    """Figures of polls, and the number of groups with known state and lag at the end."""
     shape = Shape(size, retries_every=1, delays=DELAYS, retry_partitions=RETRY_PARTITIONS)
     brokers = KafkaCluster(properties={**BROKER, **ONE_REPLICA}, jvm_options=HEAP)
     async with staged(brokers, shape) as (stage, operator):
@@ -37,8 +37,8 @@ async def slow(size: int) -> dict[str, Any]:
             "partitions of the operator's topics": managed,
             "seconds to all children": found["children_s"],
             "seconds until nothing was written any more": round(settled, 1),
-            "looks: seconds at p99, at most": quantile(series, after, "observation_duration_seconds", 0.99),
-            "looks that failed": total(after, "observation_failures"),
+            "polls: seconds at p99, at most": quantile(series, after, "observation_duration_seconds", 0.99),
+            "polls that failed": total(after, "observation_failures"),
             "age of decisions in seconds at p99, at most": rest["decision_age_p99_s"],
             "groups with a known state": sum(state not in ("", "Unknown") for state in watched.states.values()),
             "groups with a known lag": sum(watched.lag_known.values()),

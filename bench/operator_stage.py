@@ -1,4 +1,4 @@
-"""The stage of the operator's benchmark: API server, brokers, stand-ins, and the objects."""
+"""The stage of the operator's benchmark: API server, brokers, stand-ins and objects."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tests.support.kafka_topics import make_topics
 NAMESPACES: Final = 10
 GROUPS_PER_TOPIC: Final = 50
 PARTITIONS: Final = 3
-"""Of a source, and so of the failed topic of each group: five thousand of them are 15,000 on one small broker."""
+"""Partitions of a source, and so of each group's failed topic: five thousand groups have 15,000 on one small broker."""
 HEAP: Final = ("-Xmx1024m",)
 LAST_WORDS: Final = 1_000
-"""Characters of a broker's log that say why it has ended."""
+"""Last characters of a broker's log, printed when it has ended."""
 CREATE_AT_ONCE: Final = 8
 BROKER: Final = {
     "group.initial.rebalance.delay.ms": "0",
@@ -48,11 +48,11 @@ BROKER: Final = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The groups of a stage: how many, the partitions of their sources, and so of each failed topic, one in how many
-    has retries, their delays and the partitions of each delay.
+    """The groups of a stage.
 
-    `replicas` is that of the sources. `scaled`: all groups have `spec.scaling`, within one worker, as stand-ins are no
-    more: each decision is made whole, and bounded at its end.
+    `partitions`: of each source, and so of each failed topic. `retries_every`: one in so many groups has retries.
+    `replicas`: of the sources. `scaled`: all groups have `spec.scaling` with one worker, because there is one stand-in
+    per group: decisions are computed in full, then limited to it.
     """
 
     size: int
@@ -66,7 +66,7 @@ class Shape:
 
 @dataclass
 class Watched:
-    """Times at which the groups reached what is waited for, by key; seconds of the monotonic clock."""
+    """Times at which groups reached each stage, by key (monotonic seconds), and their last state."""
 
     made: dict[str, float] = field(default_factory=dict)
     first: dict[str, float] = field(default_factory=dict)
@@ -93,13 +93,13 @@ class Watched:
             self.unknown.add(key)
 
     def waits(self) -> list[float]:
-        """Seconds from the creation of each group to its own first status, both as the same watch shows them."""
+        """Seconds from the creation of each group to its first status, both observed by the same watch."""
         return [at - self.made[key] for key, at in self.first.items()]
 
 
 @dataclass
 class Stage:
-    """An API server, brokers, stand-ins, and the objects."""
+    """An API server, brokers, stand-ins and objects."""
 
     api: ApiServer
     kafka: KafkaBroker | KafkaCluster
@@ -122,7 +122,7 @@ class Stage:
         return [f"events-{number}" for number in range(max(2, self.size // GROUPS_PER_TOPIC))]
 
     def alive(self) -> bool:
-        """True while all servers and stand-ins run. Raises SystemExit if one has ended: nothing would come of it."""
+        """True while all servers and stand-ins run. Raises SystemExit if one has ended."""
         brokers = self.kafka.brokers.values() if isinstance(self.kafka, KafkaCluster) else [self.kafka]
         for broker in brokers:
             if not broker.running:
@@ -132,7 +132,7 @@ class Stage:
         return True
 
     async def prepare(self) -> None:
-        """Namespaces with a KafkaCluster, a handler and a RetryPolicy each, and the source topics."""
+        """Create the source topics, and namespaces with a KafkaCluster, a handler and a RetryPolicy each."""
         for name in self.namespaces:
             self.api.kubectl("create", "namespace", name)
         for name in self.namespaces:
@@ -158,19 +158,19 @@ class Stage:
             yield objects.group(namespace, name=f"g{number}", group_id=f"{namespace}.g{number}", **extra)
 
     async def create(self) -> float:
-        """Create all groups; returns the seconds that it took."""
+        """Create all groups; returns the seconds taken."""
         began = time.monotonic()
         self.made = await self.kube.create_all(list(self.groups()), CREATE_AT_ONCE)
         return time.monotonic() - began
 
     async def follow(self) -> None:
-        """Note what becomes of the groups, until cancelled."""
+        """Record the progress of the groups until cancelled."""
         async for change, body in self.kube.follow(CONSUMER_GROUP):
             if change != "DELETED":
                 self.watched.take(body)
 
     def members(self) -> str:
-        """The input of `stand_in_members`."""
+        """Input of `stand_in_members`."""
         lines = []
         for body in self.made:
             metadata, spec = body["metadata"], body["spec"]
@@ -182,7 +182,7 @@ class Stage:
 
 @contextmanager
 def stand_in(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A stand-in in a process of its own."""
+    """Start a stand-in as a separate process."""
     child = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         env={**os.environ, "KUBECONFIG": str(kubeconfig)},
@@ -198,7 +198,7 @@ def stand_in(module: str, kubeconfig: Path, *arguments: str, **options: Any) -> 
 
 @asynccontextmanager
 async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterator[tuple[Stage, OperatorProcess]]:
-    """A stage with an operator that works, and no groups yet."""
+    """A stage with a working operator, without groups yet."""
     async with AsyncExitStack() as stack:
         api = stack.enter_context(ApiServer())
         install_crds(api)
@@ -218,7 +218,7 @@ async def staged(kafka: KafkaBroker | KafkaCluster, shape: Shape) -> AsyncIterat
 
 @asynccontextmanager
 async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
-    """A member for each group, once all have joined; they move on SIGUSR1 and stop on SIGUSR2."""
+    """One joined member per group; commits and records start on SIGUSR1 and stop on SIGUSR2."""
     bootstrap = ("--bootstrap", stage.kafka.bootstrap)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with stand_in("bench.stand_in_members", stage.api.kubeconfig, *bootstrap, **pipes) as members:
@@ -227,7 +227,7 @@ async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
         members.stdin.write(stage.members())
         members.stdin.flush()
         said = await asyncio.to_thread(members.stdout.readline)
-        assert said, "the members have died, see above"
+        assert said, "the members have ended, see above"
         print("  members joined", file=sys.stderr, flush=True)
         yield members
 
@@ -235,10 +235,10 @@ async def joined(stage: Stage) -> AsyncIterator[subprocess.Popen[str]]:
 def record_figures(
     name: str, measure: Callable[[int], Coroutine[Any, Any, dict[str, Any]]], description: str, *, brokers: str
 ) -> None:
-    """The command line of a benchmark that measures one number of groups."""
+    """Command line of a benchmark that measures one number of groups."""
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
-    parser.add_argument("--size", type=int, default=1_000, help="number of groups; default: %(default)s")
-    parser.add_argument("--trial", action="store_true", help="record nothing")
+    parser.add_argument("--size", type=int, default=1_000, help="number of groups (default: %(default)s)")
+    parser.add_argument("--trial", action="store_true", help="print the result and record nothing")
     options = parser.parse_args()
     load = Load()
     figures = asyncio.run(measure(options.size)) | {"additions_s": round(additions(), 3)}

@@ -1,8 +1,8 @@
 """Share of time that a busy consumer waits for the network (M17), with 1 ms of processing per 500 records.
 
-Before `poll` returns, the next records have been requested, so fetching continues while records are processed. Waiting
-is all time in which `poll` had nothing to hand out. Beside it stands all time in `poll` in which the polling thread did
-not compute, which includes waiting for a processor.
+The next records are requested before `poll` returns, so fetching continues during processing. Waiting is all time in
+which `poll` had no records to return. The time in `poll` in which the polling thread did not compute, which includes
+waiting for a processor, is reported separately.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ TIMEOUT_S: Final = 120
 
 
 def process(count: int) -> None:
-    """Compute, without giving the interpreter away, for as long as `count` records take."""
+    """Compute, without releasing the GIL, for the processing time of `count` records."""
     until = time.perf_counter() + PROCESSING_S * count / PER_RECORDS
     while time.perf_counter() < until:
         pass
 
 
 class Waits:
-    """The time that consumers of this process spend where `poll` waits for records; there is one such place."""
+    """Time spent by consumers of this process in `FetchThread.wait`, the only place where `poll` waits for records."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         wait = FetchThread.wait
 
-        def timed(thread: FetchThread, timeout_s: float, news: threading.Event) -> None:
+        def timed(thread: FetchThread, timeout_s: float, changed: threading.Event) -> None:
             before = time.perf_counter()
-            wait(thread, timeout_s, news)
+            wait(thread, timeout_s, changed)
             self.seconds += time.perf_counter() - before
 
         FetchThread.wait = timed  # type: ignore[method-assign,assignment]
 
 
 def side(bootstrap: str, records: int) -> dict[str, float]:
-    """Consume to the end; shares of the time since the warm-up."""
+    """Consume to the end; returns shares of the time since the warm-up."""
     connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench")
     consumer = Consumer(ConsumerSettings(connection=connection, group_id=f"bench-{uuid.uuid4().hex}"))
     consumer.subscribe([TOPIC])
@@ -89,7 +89,6 @@ def side(bootstrap: str, records: int) -> dict[str, float]:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     shares = ", ".join(f"{run['wait_share']:.1%}" for run in result["each"])
     return [
         "# Waiting for the network (M17)",
@@ -105,10 +104,11 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
     parser = argparse.ArgumentParser(prog="python -m bench.poll_wait", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--side", metavar="BOOTSTRAP", help="be the consumer of one run (used by the benchmark itself)")
+    parser.add_argument(
+        "--side", metavar="BOOTSTRAP", help="run the consumer of one run (used by the benchmark itself)"
+    )
     parser.add_argument("--trial", action="store_true", help="print the result and record nothing")
     options = parser.parse_args(arguments)
     if options.side is not None:

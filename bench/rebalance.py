@@ -1,8 +1,8 @@
-"""Rebalance time of a group of a hundred members when one joins or leaves, beside the Java consumer.
+"""Rebalance time of a hundred members when one joins or leaves, compared with the Java consumer.
 
-Measured alike for all makes, from the coordinator's log: from "Preparing to rebalance" to the leader's assignment; a
-cooperative join takes two rounds, and counts from the first beginning to the last end. Members learn of a rebalance
-with a heartbeat, so its interval is in every figure.
+Measured for both clients from the coordinator's log, from "Preparing to rebalance" to the leader's assignment. A
+cooperative join takes two rounds, and counts from the start of the first to the end of the second. Members learn of a
+rebalance with a heartbeat, so every figure includes its interval.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PATIENCE_S: Final = 120.0
 
 
 def rounds(lines: Iterable[str], group: str) -> list[tuple[float, float]]:
-    """Beginning and end of each of the group's rebalances, in seconds, as coordinators noted them in their logs."""
+    """Start and end of each rebalance of the group, in epoch seconds, from the coordinators' logs."""
     found: list[tuple[float, float]] = []
     began: float | None = None
     words = [match for line in lines if (match := LINE.match(line)) and group in (match["began"], match["ended"])]
@@ -55,7 +55,7 @@ def rounds(lines: Iterable[str], group: str) -> list[tuple[float, float]]:
 
 
 def await_members(scene: Scene, count: int) -> None:
-    """Wait until so many members are Stable and the coordinator's plan leaves no partition out."""
+    """Wait until the group is Stable with `count` members, and the coordinator's plan covers all partitions."""
 
     def settled() -> bool:
         group = scene.described()
@@ -69,7 +69,7 @@ def await_members(scene: Scene, count: int) -> None:
 
 
 def measure(cluster: KafkaCluster, make: str, assignor: str, members: int, runs: int) -> dict[str, Any]:
-    """One side: so many joins and leaves of one more member."""
+    """Figures of one side: `runs` joins and leaves of one more member."""
     joins, leaves = [], []
     with (
         tempfile.TemporaryDirectory(prefix="fleet-bench-") as folder,
@@ -98,7 +98,6 @@ def measure(cluster: KafkaCluster, make: str, assignor: str, members: int, runs:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as Markdown."""
     lines = [
         f"# Rebalance with {result['members']} members",
         "",

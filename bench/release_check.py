@@ -1,6 +1,6 @@
-"""Check, before a version is cut, that recorded results are of this version and of the code that they measured.
+"""Check before a release that recorded benchmark results are of this version and this code.
 
-`make release-check` runs it. It is no test: each change of the hot path would make every test run wait for benchmarks.
+`make release-check` runs it. It is not a test, because each change of the hot path would then need new benchmarks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stale_results(results: Path, wanted_version: str, code: str) -> list[str]:
 
 
 def main() -> int:
-    """Print what is stale; 1 when anything is."""
+    """Print stale results; returns 1 if there are any."""
     stale = stale_results(report.RESULTS, version("consumer-fleet"), report.code_digest())
     for line in stale:
         print(f"{line}; record it again with `make bench`")

@@ -29,7 +29,7 @@ HOT_PATH: Final = (
     "record.py",
     "worker/consume/inline.py",
 )
-"""The code that every record passes through; a result is stale once one of these has changed, apart from comments."""
+"""The code that handles every record; a result is stale once one of these has changed, apart from comments."""
 
 
 def code_digest(root: Path = ROOT) -> str:
@@ -73,7 +73,7 @@ class Load:
 
 
 def additions() -> float:
-    """Seconds of 20 million additions in a Python function, to compare machines by."""
+    """Seconds of 20 million additions in a Python function, to compare machines."""
 
     def add() -> int:
         value = 0
@@ -102,7 +102,7 @@ def recorded(
 
 
 def write(result: dict[str, Any], page: Sequence[str], *, trial: bool = False) -> None:
-    """Print the page, and unless it was a trial write it to bench/results, with the numbers beside it."""
+    """Print the page and, unless `trial`, write it to bench/results, with the figures as JSON."""
     text = "\n".join([*page, "", *_footer(result), ""])
     print(text, flush=True)
     if not trial:

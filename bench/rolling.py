@@ -1,8 +1,8 @@
-"""Rolling restart of twenty cooperative members: the pause of each partition, beside the Java consumer.
+"""Rolling restart of twenty cooperative members: pauses of partitions, compared with the Java consumer.
 
-One after the other closes in order, and once the others share its partitions a new one starts in its place; the next
-follows when the group is complete again. Waiting keeps the start of a process, which is the machine's business, out of
-the pauses. A partition's pause is the time without a record handed out by anybody, under a steady stream.
+One member after the other closes in order; once the others share its partitions, a new one replaces it, and the next
+follows when the group is complete again. Waiting excludes the start of a process, which depends on the machine, from
+the pauses. A partition's pause is the time in which no member hands out a record, under a steady stream.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES: Final = {"fleet": "Consumer Fleet", "java": "Java consumer"}
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """One rolling restart: seconds it took, longest pause of each partition, pause of each move, repetitions."""
+    """One rolling restart: duration, longest pause of each partition, pause of each move (seconds), duplicates."""
 
     seconds: float
     longest: list[float]
@@ -46,7 +46,7 @@ class Restart:
 
 
 def restart_all(cluster: KafkaCluster, folder: Path, make: str, members: int) -> Restart:
-    """One rolling restart of one make."""
+    """One rolling restart of one client."""
     partitions = members * PARTITIONS_EACH
     with Scene(cluster, folder, partitions=partitions, per_second=partitions * PER_SECOND_EACH, **SETTINGS) as scene:
         fleet: list[RecordedProcess] = [MAKES[make](scene) for _ in range(members)]
@@ -70,7 +70,7 @@ def restart_all(cluster: KafkaCluster, folder: Path, make: str, members: int) ->
 
 
 def summary(restarts: Sequence[Restart]) -> dict[str, Any]:
-    """All restarts of one make together."""
+    """Figures over all restarts of one client."""
     return {
         "seconds": [round(each.seconds, 1) for each in restarts],
         "longest_pause_of_each_partition_s": percentiles([gap for each in restarts for gap in each.longest]),
@@ -81,7 +81,7 @@ def summary(restarts: Sequence[Restart]) -> dict[str, Any]:
 
 
 def handover_pauses(processes: Sequence[RecordedProcess], since: float) -> list[float]:
-    """For each time that a partition went from one member to another: the time between their records."""
+    """Seconds between the records of both members, for each move of a partition."""
     stints = sorted(
         (stint for process in processes for stint in process.history().stints if stint.ended_at >= since),
         key=lambda stint: (stint.partition, stint.began_at),
@@ -94,7 +94,6 @@ def handover_pauses(processes: Sequence[RecordedProcess], since: float) -> list[
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as Markdown."""
     lines = [
         "# Rolling restart",
         "",
@@ -124,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run both sides on the same brokers."""
     parser = argparse.ArgumentParser(prog="python -m bench.rolling", description=__doc__.splitlines()[0])
     parser.add_argument("--members", type=int, default=MEMBERS)
-    parser.add_argument("--runs", type=int, default=1, help="rolling restarts of each make")
+    parser.add_argument("--runs", type=int, default=1, help="rolling restarts of each client")
     options = parser.parse_args(arguments)
     load = Load()
     restarts: dict[str, list[Restart]] = {side: [] for side in SIDES}

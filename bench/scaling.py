@@ -1,7 +1,7 @@
 """Scaling on a real cluster: the operator and KEDA size the same workers under the same load, one after the other.
 
-Run `python -m bench.scaling`: the embedded cluster with Kafka, the operator and KEDA is made for it, and removed. A
-case takes about eight minutes.
+`python -m bench.scaling` creates the embedded cluster with Kafka, the operator and KEDA, and removes it. A case takes
+about eight minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from e2e.scaling.scene import Load, ScalingScene
 
 NAME: Final = "scaling"
 SIDES: Final = {OWN: "own", PEER: "keda"}
-"""Both sides, each with the last part of its namespace's name."""
+"""Both sides, with the suffix of their namespaces."""
 POLL_S: Final = 1.0
 
 
@@ -57,14 +57,14 @@ class Watch:
 
 
 def make(installation: Installation, case: Case, side: str) -> ScalingScene:
-    """The group with its first workers, and who sizes it."""
+    """Create the group with its first workers and its autoscaler."""
     scene = ScalingScene(installation, f"{case.name}-{SIDES[side]}", partitions=case.partitions)
     scene.make(
         scaling=case.scaling() if side == OWN else None,
         per_record_s=case.per_record_s,
         env={"OUTPUT": scene.output},
         replicas=case.start,
-        rollout={"drainSeconds": 5},  # a handler that sleeps would be waited for
+        rollout={"drainSeconds": 5},  # a sleeping handler would delay the drain
     )
     scene.wait_members(case.start)
     if side == PEER:
@@ -74,7 +74,7 @@ def make(installation: Installation, case: Case, side: str) -> ScalingScene:
 
 
 def measure(installation: Installation, case: Case, side: str) -> dict[str, Any]:
-    """One side under the curve."""
+    """Measure one side under the load curve."""
     scene = make(installation, case, side)
     watch = Watch(scene)
     with scene.load(shares=case.shares) as load:
@@ -90,14 +90,14 @@ def measure(installation: Installation, case: Case, side: str) -> dict[str, Any]
         )
     found = figures_of(seen, case)
     scene.remove()
-    # The next side has the machine for itself.
+    # The next side runs alone.
     eventually(lambda: not scene.cluster.list("pods", namespace=scene.name), timeout_s=PATIENCE_S, what="its pods' end")
     print(json.dumps({key: value for key, value in found.items() if key != "series"}), flush=True)
     return found
 
 
 def put_under_load(load: Load, watch: Watch, case: Case) -> tuple[list[float], float]:
-    """Play the curve; returns the times at which each rate began, and the end."""
+    """Play the curve; returns the start times of its rates, and the end."""
     thread = threading.Thread(target=watch.run, name="watch", daemon=True)
     thread.start()
     begins = []
@@ -128,7 +128,7 @@ def described(case: Case, sides: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=CASES, help="only this one; nothing is recorded")
+    parser.add_argument("--case", choices=CASES, help="run only this case and record nothing")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     options = parser.parse_args()
     cases = [CASES[options.case]] if options.case else list(CASES.values())

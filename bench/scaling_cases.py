@@ -1,7 +1,7 @@
-"""Loads that more workers do not help, on a real cluster: a hot partition, a stuck one, a slow database, an outage.
+"""Loads that more workers do not help, on a real cluster: a hot or stuck partition, a slow database, an outage.
 
-Run `python -m bench.scaling_cases`. Beside the decision and its reason, as the status has them, stands what the rule of
-an HPA on the lag would have done, by the simulator.
+Run `python -m bench.scaling_cases`. Decisions and reasons from the status are compared with a simulated HPA on the
+lag.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fleet_operator.api.v1alpha1.consumergroup import Scaling
 NAME: Final = "scaling_cases"
 PARTITIONS: Final = 12
 CAPACITY: Final = 25.0
-"""Records a second of one worker whose handler takes 40 ms."""
+"""Records per second of one worker whose handler takes 40 ms."""
 SECONDS: Final = 600.0
 OUTAGE_S: Final = 120.0
 THRESHOLD: Final = 250
@@ -55,7 +55,7 @@ http.server.HTTPServer(("", 8080), Database).serve_forever()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A group under a load, and the same for the simulator."""
+    """A group under a load, on the cluster and in the simulator."""
 
     name: str
     title: str
@@ -104,7 +104,7 @@ def cases() -> Iterator[Case]:
 
 @dataclass(slots=True)
 class Watched:
-    """The status each time that it changed: second, target, workers, limit, reason."""
+    """The status at each change: second, target, workers, limit, reason."""
 
     rows: list[tuple[float, int, int, str, str]] = field(default_factory=list)
     known: list[tuple[float, str]] = field(default_factory=list)
@@ -134,7 +134,7 @@ def watch(scene: ScalingScene, into: Watched, begin: float, stop: threading.Even
 
 
 def naive(case: Case, seconds: float) -> Figures:
-    """The simulated lag rule; and ours beside it, for the page."""
+    """The simulated lag rule and our rule, for the page."""
     rule = KedaRule(THRESHOLD, 1, PARTITIONS)
     return simulate(rule, case.world, seconds=seconds, start=case.start, acceptable_s=60.0)
 
@@ -152,7 +152,7 @@ def make(installation: Installation, case: Case) -> ScalingScene:
         handler=case.handler,
         consumer={"commitIntervalSeconds": 2, "maxPollRecords": 50, **case.consumer},
         replicas=case.start,
-        rollout={"drainSeconds": 5},  # a handler that sleeps would be waited for
+        rollout={"drainSeconds": 5},  # a sleeping handler would delay the drain
     )
     if "DATABASE" in case.env:
         scene.cluster.apply(database(installation.consumer_image), namespace=scene.name)
@@ -161,7 +161,7 @@ def make(installation: Installation, case: Case) -> ScalingScene:
 
 
 def database(image: str) -> list[dict[str, Any]]:
-    """A pod that answers one request at a time, in 20 ms."""
+    """A pod that answers one request at a time, within 20 ms."""
     labels = {"app": "answers"}
     container = {"name": "answers", "image": image, "imagePullPolicy": "IfNotPresent"}
     return [
@@ -173,7 +173,7 @@ def database(image: str) -> list[dict[str, Any]]:
 
 
 def measure(installation: Installation, seconds: float) -> list[dict[str, Any]]:
-    """The cases that need nothing but their load, at the same time."""
+    """Run the cases that need only a load, at the same time."""
     found = []
     with ExitStack() as stack:
         running: list[tuple[Case, Watched, Load, ScalingScene]] = []
@@ -225,7 +225,7 @@ def figures(of: Figures) -> dict[str, Any]:
 
 
 def measure_outage(installation: Installation) -> dict[str, Any]:
-    """Four workers under load; the broker is frozen for two minutes, and producers keep what they have to send."""
+    """Four workers under load; the broker is frozen for two minutes, and producers keep their unsent records."""
     case = Case(
         name="outage",
         title="broker gone for two minutes",
@@ -320,7 +320,7 @@ def _rows(rows: list[tuple[float, int, int, str, str]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trial", action="store_true", help="a minute and a half; nothing is recorded")
+    parser.add_argument("--trial", action="store_true", help="run for a minute and a half and record nothing")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     options = parser.parse_args()
     installation = Installation(name="scaling-cases")

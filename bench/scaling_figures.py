@@ -1,4 +1,4 @@
-"""The figures of one run of the scaling benchmark, from what was seen of it. Pure."""
+"""Figures of one run of the scaling benchmark, from its observations. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bench.scaling_loads import Case
 from e2e.scaling.scene import Samples
 
 LATE_S: Final = 1.0
-"""A record is late if it waits for so much longer than its handler takes for a record."""
+"""A record is late if it waits this much longer than the handling time of one record."""
 POINTS_S: Final = 2.0
-"""Interval of points of the plot."""
+"""Interval of points in the plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One run as it was seen; times in epoch seconds.
+    """Observations of one run; times in epoch seconds.
 
-    - `samples`: lines of the witness, and what the workers wrote of each record.
+    - `samples`: lines of the witness, and the workers' output per record.
     - `pods`, `generations`: the status of the ConsumerGroup over time.
-    - `begun`, `stepped`, `ended`: begin of the load, its step, and its end.
+    - `begun`, `stepped`, `ended`: start, step and end of the load.
     """
 
     samples: Samples
@@ -34,7 +34,7 @@ class Seen:
 
 
 def figures_of(seen: Seen, case: Case) -> dict[str, Any]:
-    """The run in numbers. `answer_s` and `drained_s` are None where it did not come to that."""
+    """Figures of the run. `answer_s` and `drained_s` are None if that was not reached."""
     known = seen.samples.known(seen.begun, seen.ended)
     pods = [(at, count) for at, count in seen.pods if seen.begun <= at < seen.ended]
     generations = [number for at, number in seen.generations if seen.begun <= at < seen.ended and number >= 0]
@@ -56,8 +56,8 @@ def figures_of(seen: Seen, case: Case) -> dict[str, Any]:
 
 
 def answer_s(handled: Sequence[Mapping[str, Any]], stepped: float, *, late_s: float) -> float | None:
-    """Seconds from the arrival of the first late record after the step until a worker begins its first record that had
-    none before the step; None without such a record or such a worker."""
+    """Seconds from the arrival of the first late record after the step until a new worker starts its first record; None
+    without such a record or worker. A worker is new if it had no record before the step."""
     before = {each["worker"] for each in handled if each["at"] < stepped}
     late = [
         appended

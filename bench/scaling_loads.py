@@ -8,22 +8,22 @@ from typing import Any, Final
 from e2e.scaling.scene import PARTITIONS, SKEWED
 
 MOST: Final = 12
-"""`maxReplicas` of both sides: more pods would compete for the machine's processors."""
+"""`maxReplicas` of both sides; more pods would compete for the machine's processors."""
 CALM_S: Final = 40.0
 STEPPED_S: Final = 160.0
-"""Seconds before and after the step. With the start of its workers a run takes four minutes, a case twice that."""
+"""Seconds before and after the step. With the start of workers a run takes four minutes, and a case eight."""
 KEDA_THRESHOLD: Final = 10
-"""KEDA's default `lagThreshold`: that of a user who has not measured the handler."""
+"""KEDA's default `lagThreshold`, as for a user who has not measured the handler."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """A group under a load that steps up once. Rates are records per second of the whole topic.
 
-    - `shares`: the part of each partition in the load.
-    - `per_record_s`: the time that the handler takes for a record.
-    - `start`: workers at the beginning, and the fewest of both sides.
-    - `threshold`: the `lagThreshold` of KEDA.
+    - `shares`: the share of each partition in the load.
+    - `per_record_s`: handling time per record.
+    - `start`: initial and minimum number of workers of both sides.
+    - `threshold`: KEDA's `lagThreshold`.
     """
 
     name: str
@@ -41,12 +41,12 @@ class Case:
 
     @property
     def busy_workers(self) -> float:
-        """Workers that the load after the step keeps busy all the time."""
+        """Workers that the load after the step keeps fully busy."""
         return self.stepped_rate * self.per_record_s
 
     @property
     def stretches(self) -> tuple[tuple[float, float], ...]:
-        """Rates, each with its seconds."""
+        """Rates with their durations in seconds."""
         return (self.calm_rate, CALM_S), (self.stepped_rate, STEPPED_S)
 
     def scaling(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Case:
         return {"minReplicas": self.start, "maxReplicas": MOST}
 
     def scaled_object(self, name: str) -> dict[str, Any]:
-        """KEDA's object for the group of this name in a namespace of this name; everything else is the default."""
+        """KEDA's ScaledObject for the group and namespace of this name; everything else is the default."""
         trigger = {
             "bootstrapServers": "kafka.kafka.svc.cluster.local:9092",
             "consumerGroup": name,
@@ -102,7 +102,7 @@ CASES: Final = {
             calm_rate=0.5,
             stepped_rate=2.0,
             start=2,
-            # Ten of these records are half a minute of a worker's time: KEDA would keep as much waiting for each.
+            # Ten of these records are half a minute of work, which KEDA would leave waiting per worker by default.
             threshold=3,
         ),
     )

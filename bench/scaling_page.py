@@ -19,7 +19,7 @@ OWN: Final = "spec.scaling"
 PEER: Final = "KEDA"
 GOAL_S: Final = 25.0
 FORMER_S: Final = 42.0
-"""The time of the rules before these, in the case `step`."""
+"""The time of the previous rules in the case `step`."""
 MEASURES: Final = {
     "lag_seconds": "lag-seconds",
     "worst_lag": "worst lag",
@@ -28,7 +28,7 @@ MEASURES: Final = {
     "rebalances": "rebalances",
     "answer_s": "first record of a new worker, s",
 }
-"""Figures by which the sides are compared; less is better."""
+"""Compared figures; less is better."""
 SHOWN: Final = MEASURES | {
     "drained_s": "lag is back, s",
     "most_pods": "most workers",
@@ -47,7 +47,7 @@ NEVER: Final = "not within the run"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of a case, of both sides; None where it did not come to that."""
+    """One figure of both sides in a case; None if that was not reached."""
 
     case: str
     measure: str
@@ -56,7 +56,7 @@ class Difference:
 
     @property
     def ratio(self) -> float:
-        """Ours to KEDA's; 1 is equal, and infinite is what KEDA reached and we did not."""
+        """Ratio of ours to KEDA's; infinite if only KEDA reached it."""
         if self.own == self.peer:
             return 1.0
         if self.own is None or self.peer == 0:
@@ -69,7 +69,7 @@ class Difference:
 
 
 def differences(figures: Mapping[str, Any]) -> list[Difference]:
-    """All figures of all cases, the worst ones for us first."""
+    """All figures of all cases, ours with the worst ratio first."""
     found = [
         Difference(case["name"], measure, case["sides"][OWN][measure], case["sides"][PEER][measure])
         for case in figures["cases"]
@@ -79,7 +79,7 @@ def differences(figures: Mapping[str, Any]) -> list[Difference]:
 
 
 def page(figures: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the page: in which figures KEDA is ahead, in which we are, and the cases."""
+    """Lines of the page: figures in which KEDA is better, figures in which we are, and the cases."""
     compared = differences(figures)
     yield "# Scaling under load, compared with KEDA and an HPA"
     yield ""
@@ -103,7 +103,7 @@ def page(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _goal(figures: Mapping[str, Any], *, missed: bool) -> Iterator[str]:
-    """The goal of the step, where it is missed or else where it is met."""
+    """The line about the goal of the step, if it is missed, or with `missed` False if it is met."""
     for case in figures["cases"]:
         if case["name"] == "step":
             answer = case["sides"][OWN]["answer_s"]
@@ -139,7 +139,7 @@ def _number(value: float | None) -> str:
 
 
 def draw(figures: Mapping[str, Any]) -> None:
-    """Draw lag and workers of both sides over time, a column for each case, into the results."""
+    """Plot lag and workers of both sides over time, one column per case, and write the plot to the results."""
     cases = figures["cases"]
     size = (4 * len(cases), 5)
     figure, axes = plt.subplots(2, len(cases), figsize=size, sharex="col", squeeze=False, constrained_layout=True)

@@ -1,4 +1,4 @@
-"""Rules of scaling over all built-in curves of the simulator: `python -m bench --only scaling-rules`.
+"""Scaling rules on all built-in curves of the simulator: `python -m bench --only scaling-rules`.
 
 No clock and no cluster: the same code and the same seed give the same figures.
 """
@@ -19,9 +19,9 @@ from bench.simulate.run import Figures
 
 NAME: Final = "scaling_rules"
 SAME_PODS: Final = 0.05
-"""Part by which the pod-seconds of two rules may differ for their lag to be compared."""
+"""Largest relative difference of pod-seconds at which the lag of two rules is compared."""
 EQUAL: Final = 0.01
-"""Part up to which two figures count as equal: a look that falls a second earlier is no better rule."""
+"""Relative difference up to which figures count as equal: a poll one second earlier is not a better rule."""
 PLOTS: Final = {
     "step": "step.svg",
     "a1-warm-partition": "skew.svg",
@@ -29,12 +29,12 @@ PLOTS: Final = {
     "database-at-its-limit": "downstream.svg",
     "shop": "shop.svg",
 }
-"""The cases that docs/scaling.md draws, and the files there."""
+"""Cases plotted in docs/scaling.md, and their files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A case with what the fleet's rule is measured by: the published rules that use as many pod-seconds."""
+    """A case, and the published rules with which the fleet's rule is compared."""
 
     case: Case
     found: Comparison
@@ -45,7 +45,7 @@ class Judged:
 
     @property
     def published(self) -> tuple[Figures, ...]:
-        """KEDA's at both thresholds, and Flink's."""
+        """Figures of KEDA at both thresholds, and of Flink."""
         return self.found.figures[1:-1]
 
     @property
@@ -65,7 +65,7 @@ class Judged:
 
     @property
     def beaten_by(self) -> tuple[Figures, ...]:
-        """The published rules with less lag for no more pod-seconds, however many fewer these are."""
+        """Published rules with less lag for at most as many pod-seconds."""
         most = (1.0 + EQUAL) * self.fleet.pod_seconds
         return tuple(
             each
@@ -79,7 +79,7 @@ def _is_less(one: float, other: float) -> bool:
 
 
 def page(judged: Sequence[Judged], seed: int) -> Iterator[str]:
-    """The page: what is worse first, then all figures."""
+    """Lines of the page: cases in which we are worse, then all figures."""
     yield "# Rules of scaling over curves"
     yield ""
     yield f"{len(judged)} curves on the simulator's model of a group (`python -m bench.simulate`), seed {seed}."
@@ -118,7 +118,7 @@ def page(judged: Sequence[Judged], seed: int) -> Iterator[str]:
 
 
 def _cells(judged: Judged) -> list[str]:
-    """The cells of a row; a case whose ten seconds of work are ten records has one of both thresholds."""
+    """The cells of a row; KEDA has one result for both thresholds if ten seconds of work are ten records."""
     figures = list(judged.found.figures)
     if len(figures) == 4:
         figures.insert(2, figures[1])
@@ -148,7 +148,7 @@ def _figures(each: Figures) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run all cases, and write the page, the figures, and the plots of the document."""
+    """Run all cases, and write the page, the figures and the plots of docs/scaling.md."""
     load, judged = Load(), list[Judged]()
     for case in all_cases(SEED):
         print(f"  {case.name}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The loops compared by the throughput benchmark. Each runs in a process of its own and prints its measurements."""
+"""The loops compared by the throughput benchmark. Each runs in a separate process and prints its measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing(record: object) -> None:
 
 
 def reads_all(record: Record) -> None:
-    """A handler that looks at every field and does nothing with them."""
+    """A handler that reads every field and ignores them."""
     nothing(
         (
             record.topic,
@@ -44,7 +44,7 @@ def reads_all(record: Record) -> None:
 
 
 def fleet(bootstrap: str, topic: str, wanted: int, handle: Handle = nothing) -> Measured:
-    """The worker's own consume loop, with group membership, commits and all."""
+    """The worker's consume loop, with group membership and commits."""
     loop = FleetLoop(bootstrap, topic, handle)
     try:
         return measure(loop.step, wanted)
@@ -57,17 +57,17 @@ Columns = tuple[list[Any], list[int]]
 
 
 def columns(run: Run) -> Columns:
-    """Values and offsets without making a record."""
+    """Values and offsets without making records."""
     return run.values(), run.offsets()
 
 
 def columns_of_records(run: Run) -> Columns:
-    """The same, taken from the run's records."""
+    """Values and offsets read from the run's records."""
     return [record.value for record in run.records], [record.offset for record in run.records]
 
 
 def batches(bootstrap: str, topic: str, wanted: int, read: Callable[[Run], Columns]) -> Measured:
-    """The library's consumer, with group membership and commits; a no-op is called with what `read` made of a run."""
+    """The library's consumer, with group membership and commits; a no-op is called with `read(run)`."""
     settings = ConsumerSettings(
         connection=ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="bench"),
         group_id=f"bench-{uuid.uuid4().hex}",
@@ -89,7 +89,7 @@ def batches(bootstrap: str, topic: str, wanted: int, read: Callable[[Run], Colum
 
 
 def librdkafka(bootstrap: str, topic: str, wanted: int) -> Measured:
-    """The bare library: the same settings and batch size, every field of each record read, a no-op called for it."""
+    """Bare librdkafka with the same settings and batch size; every field is read, and a no-op called per record."""
 
     def handle(messages: list[confluent_kafka.Message]) -> None:
         for message in messages:
@@ -100,7 +100,7 @@ def librdkafka(bootstrap: str, topic: str, wanted: int) -> Measured:
 
 
 def fields_of(message: confluent_kafka.Message) -> tuple[Any, ...]:
-    """Every field that a `Record` has."""
+    """Every field of a `Record`."""
     return (
         message.error(),
         message.topic(),
@@ -115,7 +115,7 @@ def fields_of(message: confluent_kafka.Message) -> tuple[Any, ...]:
 
 
 def raw(bootstrap: str, topic: str, wanted: int) -> Measured:
-    """For information: the same loop without looking at any record."""
+    """For information: the same loop without reading any field."""
     return _bare(bootstrap, topic, wanted, lambda messages: None)
 
 
@@ -140,7 +140,7 @@ def _bare(bootstrap: str, topic: str, wanted: int, handle: Callable[[list[conflu
 
 
 def kafka_python(bootstrap: str, topic: str, wanted: int) -> Measured:
-    """kafka-python with a group of its own; it checks CRCs with a compiled library, as all others do."""
+    """kafka-python with a new group; it checks CRCs with a compiled library, like all others."""
     from kafka import KafkaConsumer
 
     consumer = KafkaConsumer(
@@ -166,7 +166,7 @@ def kafka_python(bootstrap: str, topic: str, wanted: int) -> Measured:
 
 
 def aiokafka(bootstrap: str, topic: str, wanted: int) -> Measured:
-    """aiokafka with a group of its own and its compiled record parser."""
+    """aiokafka with a new group and its compiled record parser."""
     from aiokafka import AIOKafkaConsumer
 
     with asyncio.Runner() as runner:
@@ -183,7 +183,7 @@ def aiokafka(bootstrap: str, topic: str, wanted: int) -> Measured:
             return made
 
         async def some() -> int:
-            # Many batches for each entry into the event loop, which a program of its own would never leave.
+            # Many batches per entry into the event loop, which a real program would never leave.
             count = 0
             for _ in range(20):
                 for records in (await consumer.getmany(timeout_ms=500)).values():

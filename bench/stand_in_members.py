@@ -1,8 +1,8 @@
 """Members of thousands of Kafka groups in one process, speaking the group protocol: `python -m bench.stand_in_members`.
 
 Each line of standard input is one member as JSON: group, instance, topic, partitions. A member joins as the only one of
-its group, commits once, and stays by rare heartbeats in a session of half an hour. On `SIGUSR1` members begin to commit
-and records to arrive, on `SIGUSR2` both stop. Ends with SIGTERM; no member leaves.
+its group, commits once, and sends rare heartbeats in a session of half an hour. On `SIGUSR1` commits and new records
+start, on `SIGUSR2` both stop. Ends on SIGTERM without leaving the groups.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COMMIT_S: Final = 5.0
 PRODUCE_S: Final = 1.0
 ASSIGNOR: Final = "range"
 BEHIND: Final = 40
-"""Records that a member stays behind the end, at most."""
+"""Largest lag of a member, in records."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Member:
 
 
 class Members:
-    """All members over one client; used from one thread."""
+    """All members, over one client; used from one thread."""
 
     def __init__(self, bootstrap: str) -> None:
         servers = tuple(bootstrap.split(","))
@@ -76,7 +76,7 @@ class Members:
         self._coordinators: dict[str, BrokerAddress] = {}
 
     def join(self, members: Sequence[Member]) -> None:
-        """Join and sync, many at a time; returns once all are in."""
+        """Join and sync, many at a time; returns once all have joined."""
         waiting = list(members)
         while waiting:
             self._find(waiting)
@@ -96,7 +96,7 @@ class Members:
             waiting = failed
 
     def live(self, members: Sequence[Member], moving: threading.Event, produced: dict[str, int]) -> None:
-        """Heartbeat, and commit while things move; returns after a turn."""
+        """Send due heartbeats and, while `moving`, due commits; returns after one round."""
         now = time.monotonic()
         due = [member for member in members if member.beat_at <= now]
         for member, _ in self._all(due, _heartbeat):
@@ -185,7 +185,7 @@ def _commit(member: Member, end: int, *, at_end: bool) -> OffsetCommitRequest:
 
 
 def _produce(bootstrap: str, topics: dict[str, int], moving: threading.Event, produced: dict[str, int]) -> None:
-    """A thread: a few records for each partition each second, while things move."""
+    """Thread: write two records per partition every `PRODUCE_S` while `moving`."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     while True:
         moving.wait()

@@ -1,7 +1,7 @@
 """Stand-in for kubelets and the StatefulSet controller, for thousands of fleets: `python -m bench.stand_in_nodes`.
 
-It follows watches instead of asking, so that it costs what changes. A check passes at once, a worker's pod is ready as
-soon as it is made, and nothing runs in either. Reads KUBECONFIG; ends with SIGTERM.
+It follows watches instead of polling, so that its cost depends on changes only. A check passes at once, and a worker's
+pod is ready at once; nothing runs in either. Reads KUBECONFIG; ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ENDED: Final = {
 
 
 class Nodes:
-    """The pods of each StatefulSet by its uid, and the StatefulSets that await a visit."""
+    """Pods by the uid of their StatefulSet, and the queue of changed objects."""
 
     def __init__(self, kube: FleetApi) -> None:
         self._kube = kube
@@ -93,7 +93,7 @@ class Nodes:
                     if uid in self._fleets:
                         await self._run_fleet(self._fleets[uid])
             except KubeError as error:
-                print(f"tried again: {error}", flush=True)
+                print(f"retrying: {error}", flush=True)
                 self._due.put_nowait((task, body))
 
     async def _run_fleet(self, fleet: JsonObject) -> None:

@@ -1,8 +1,8 @@
 """Takeover time: from the last record of a departed member to the first of its partitions' new owner.
 
-Two ways of departing. Killed (SIGKILL) without restart: its session must expire, the others must learn of it with a
-heartbeat and rebalance; the bound is session timeout + one heartbeat interval + 1 s. Restarted in order as a static
-member, inside its session: nobody rebalances, so the generation stays, and the pause is the start of a process.
+Killed (SIGKILL) without restart: its session expires, the others learn of it with a heartbeat and rebalance; the bound
+is session timeout + one heartbeat interval + 1 s. Restarted in order as a static member, within its session: nobody
+rebalances, so the generation stays, and the pause is the start of a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES: Final = {"fleet": "Consumer Fleet", "java": "Java consumer", "librdkafka"
 
 
 def killed(cluster: KafkaCluster, folder: Path, make: str) -> list[float]:
-    """Kill one of two; the pause in seconds of each partition that it had."""
+    """Kill one of two members; returns the pause of each of its partitions, in seconds."""
     settings: dict[str, Any] = {
         "assignors": ("range",),
         "session_timeout_ms": SESSION_MS,
@@ -48,7 +48,7 @@ def killed(cluster: KafkaCluster, folder: Path, make: str) -> list[float]:
 
 
 def restarted(cluster: KafkaCluster, folder: Path, make: str) -> tuple[list[float], bool]:
-    """Stop one of two static members and start it again: pauses of its partitions, and whether nobody rebalanced."""
+    """Restart one of two static members; returns its partitions' pauses (seconds), and True if nobody rebalanced."""
     settings: dict[str, Any] = {
         "assignors": ("range",),
         "session_timeout_ms": LONG_SESSION_MS,
@@ -64,13 +64,13 @@ def restarted(cluster: KafkaCluster, folder: Path, make: str) -> tuple[list[floa
         second = MAKES[make](scene, group_instance_id="restarted")
         scene.await_shared([other, second])
         scene.await_progress([second], 100)
-        # Its own generation cannot be asked of every make; a rebalance would have called the other back.
+        # Not every client tells its generation; a rebalance would have called the other member's callbacks.
         unchanged = len(other.history().calls) == calls
         return handovers(first, second), unchanged
 
 
 def handovers(old: RecordedProcess, new: RecordedProcess) -> list[float]:
-    """For each partition that the old one handed out: from its last record to the first of the new one's after it."""
+    """Seconds from the last record of the old owner to the first later one of the new, for each partition."""
     last: dict[int, float] = {}
     for stint in old.history().stints:
         last[stint.partition] = max(stint.ended_at, last.get(stint.partition, 0.0))
@@ -83,7 +83,7 @@ def handovers(old: RecordedProcess, new: RecordedProcess) -> list[float]:
 
 
 def measure(cluster: KafkaCluster, runs: dict[str, int]) -> dict[str, Any]:
-    """All makes in turn, so that a slow spell of the machine meets each."""
+    """Measure all clients in turns, so that a slow period of the machine affects each."""
     load = Load()
     after_kill: dict[str, list[float]] = {make: [] for make in runs}
     after_restart: dict[str, list[float]] = {make: [] for make in runs}
@@ -117,7 +117,6 @@ def measure(cluster: KafkaCluster, runs: dict[str, int]) -> dict[str, Any]:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as Markdown."""
     lines = [
         "# Takeover",
         "",
@@ -140,9 +139,9 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run; status 1 if ours was slower than the bound or a static restart made the group rebalance."""
+    """Run the benchmark; returns 1 if ours exceeded the bound, or a static restart caused a rebalance."""
     parser = argparse.ArgumentParser(prog="python -m bench.takeover", description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, help="kills of each make; by default five of ours and three of the others")
+    parser.add_argument("--runs", type=int, help="kills of each client (default: five of ours, three of the others)")
     options = parser.parse_args(arguments)
     runs = dict(RUNS) if options.runs is None else dict.fromkeys(RUNS, options.runs)
     with KafkaCluster(properties=UNHURRIED) as cluster:

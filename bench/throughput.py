@@ -1,8 +1,8 @@
-"""Throughput of the worker's consume loop beside a bare librdkafka loop and other clients, on one real broker.
+"""Throughput of the worker's consume loop, compared with a bare librdkafka loop and other clients, on one broker.
 
-Each side runs in a process of its own, several times, one side after the other so that a slow spell of the machine
-meets all. Ratios are medians of the ratios of each round; then records and CPU seconds. Ours carries what the bare loop
-does not: a group membership with heartbeats, commits, the bookkeeping of offsets, the watchdog's marks.
+Each side runs several times in a separate process; sides alternate, so that a slow period of the machine affects all.
+Ratios are medians of each round's ratios. Unlike the bare loop, ours includes a group membership with heartbeats,
+commits, offset bookkeeping and the watchdog.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ NAMES: Final = {
     "kafka-python": "kafka-python, no-op handler",
 }
 RECORDS: Final = {1024: 1_000_000, 100: 2_000_000}
-"""Number and size of the records written and read; slow sides read a share of them."""
+"""Number of records by value size in bytes; slow sides read a part of them."""
 SHARE: Final = {"aiokafka": 5, "kafka-python": 10}
 PEER_RUNS: Final = 3
-"""The most runs of the other clients: they are so far away that more would only cost time."""
+"""Most runs of the other clients: they are so much slower that more would only cost time."""
 TARGET: Final = 0.85
 TIMES_KAFKA_PYTHON: Final = 5.0
 RUN_TIMEOUT_S: Final = 300
 BLOCK: Final = os.urandom(1 << 20)
-"""The source of values: incompressible, and cheap to make."""
+"""Source of record values: incompressible and cheap."""
 
 Runs = dict[str, list[dict[str, float]]]
 
@@ -63,11 +63,11 @@ def fill(bootstrap: str, topic: str, partitions: int, records: int, value_bytes:
             except BufferError:
                 producer.poll(0.1)
     if producer.flush(120):
-        raise SystemExit("the broker did not take the records in time")
+        raise SystemExit("the broker did not acknowledge the records in time")
 
 
 def run_side(side: str, bootstrap: str, topic: str, records: int) -> dict[str, float]:
-    """One run of one side in a process of its own."""
+    """One run of one side in a separate process."""
     records //= SHARE.get(side, 1)
     if side == "java":
         measured = java(bootstrap, topic, records)
@@ -85,7 +85,7 @@ def run_rounds(bootstrap: str, topic: str, records: int, rounds: int) -> Runs:
     print("  a round of warming up the broker, not counted:", file=sys.stderr, flush=True)
     run_side("raw", bootstrap, topic, records)
     for number in range(rounds):
-        # Whoever goes first changes with every round.
+        # The first side changes with every round.
         for side in NAMES if number % 2 == 0 else reversed(NAMES):
             if side in ("java", "aiokafka", "kafka-python") and number >= PEER_RUNS:
                 continue
@@ -94,7 +94,7 @@ def run_rounds(bootstrap: str, topic: str, records: int, rounds: int) -> Runs:
 
 
 def ratio(runs: Runs, ours: str, other: str, figure: str = "per_second") -> float:
-    """The median of ours to the other's of the same round."""
+    """Median of the ratios of ours to the other's in the same round."""
     return statistics.median(
         mine[figure] / theirs[figure] for mine, theirs in zip(runs[ours], runs[other], strict=False)
     )
@@ -130,7 +130,7 @@ def summary(runs: Runs, records: int) -> dict[str, Any]:
 
 
 def promises(size: dict[str, Any]) -> dict[str, bool]:
-    """The product's promises, and whether these numbers keep them."""
+    """The product's promises, and whether these figures keep them."""
     return {
         f"at least {TARGET:.0%} of bare librdkafka": size["ratio"] >= TARGET,
         f"at least {TIMES_KAFKA_PYTHON:g} × kafka-python": size["times_kafka_python"] >= TIMES_KAFKA_PYTHON,
@@ -140,7 +140,6 @@ def promises(size: dict[str, Any]) -> dict[str, bool]:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     lines = ["# Throughput of the consume loop"]
     for value_bytes, size in result["sizes"].items():
         lines += [
@@ -174,21 +173,22 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.throughput", description="The consume loop beside others.")
-    parser.add_argument("--runs", type=int, default=5, help="rounds; the other clients take part in the first three")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.throughput", description="The consume loop compared with others."
+    )
+    parser.add_argument("--runs", type=int, default=5, help="rounds; other clients run in the first three only")
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument(
         "--scale",
         type=float,
         default=1.0,
-        help="of the number of records; other than 1 it is a trial, and not recorded",
+        help="share of the number of records; other than 1 nothing is recorded",
     )
     options = parser.parse_args(arguments)
     load, sizes = Load(), {}
     for value_bytes, usual in RECORDS.items():
         records = int(usual * options.scale)
-        # A broker for each size: what the first topic left in the page cache is gone for the second.
+        # One broker per size, so that the first topic's data in the page cache does not affect the second.
         with KafkaBroker() as broker:
             topic = f"bench-{value_bytes}"
             print(f"writing {records:,} records of {value_bytes} B", file=sys.stderr, flush=True)

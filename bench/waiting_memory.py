@@ -1,7 +1,7 @@
 """Memory of a retry worker that owns hundreds of waiting partitions with large records, and its first due record.
 
-Every partition of a topic with a long delay holds records that the worker has committed past, from which it rebuilds
-its duplicate window, and records that wait. One record in a topic with a short delay is due when the worker starts.
+Every partition of a topic with a long delay holds committed records, from which the worker rebuilds its duplicate
+window, and waiting records. One record in a topic with a short delay is due when the worker starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import confluent_kafka
 
-from bench.lateness import hop
+from bench.lateness import first_retry_headers
 from bench.report import Load, recorded, write
 from fleet_consumer.contract.naming import retry_group
 from fleet_consumer.contract.worker_config import PAUSED_BYTES_MAX
@@ -27,7 +27,7 @@ from fleet_consumer.worker.config.settings import PAUSED_BYTES
 from fleet_consumer.worker.consume.intake import REBUILD_BYTES
 from tests.broker.retry_fleet import RetryFleet
 from tests.broker.workers import COMMAND, Kafka, Worker
-from tests.observe.looks import commit
+from tests.observe.polls import commit
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
@@ -35,14 +35,14 @@ PARTITIONS: Final = 200
 HISTORY: Final = 20
 """Records in each partition that were committed before the worker starts."""
 WAITING: Final = 40
-"""Records in each that wait; together they are many times the budget."""
+"""Waiting records in each partition; in all many times the budget."""
 VALUE_BYTES: Final = 50_000
 LONG_DELAY: Final = "1h"
 SHORT_DELAY: Final = "1s"
-LOOKS: Final = 60
-"""The number of memory samples after the first due record, one each half second."""
+SAMPLES: Final = 60
+"""Number of memory samples after the first due record, one every half second."""
 BUDGETS_MIB: Final = (8, PAUSED_BYTES_MAX // 2**20, 128)
-"""Bounds of the memory of paused partitions; the one in the middle is the default."""
+"""Memory bounds of paused partitions; the second is the default."""
 
 HANDLER: Final = '''
 """Writes down when it was called."""
@@ -58,7 +58,7 @@ def handle(record):
 
 
 def run_once(kafka: Kafka, *, partitions: int, budget_mib: int) -> dict[str, float]:
-    """One run: the records, then a worker; seconds to the first due record, and the most memory seen (MiB)."""
+    """One run: the records, then a worker; returns seconds to the first due record, and memory in MiB."""
     command = ("env", f"{PAUSED_BYTES}={budget_mib * 2**20}", COMMAND)
     with tempfile.TemporaryDirectory(prefix="bench-waiting-") as scratch:
         folder = Path(scratch)
@@ -79,33 +79,35 @@ def run_once(kafka: Kafka, *, partitions: int, budget_mib: int) -> dict[str, flo
         with fleet.retry_worker(command=command, **changes) as worker:
             first = eventually(lambda: handled(log), timeout_s=300, what="the record that is due", poll_s=0.05)[0]
             seen = []
-            for _ in range(LOOKS):
+            for _ in range(SAMPLES):
                 worker_died = not worker.running
                 assert not worker_died
                 seen.append(resident_mib(worker))
                 time.sleep(0.5)
             eventually(lambda: waits(worker, partitions), timeout_s=300, what="every partition to wait", poll_s=0.5)
             peak = peak_mib(worker)
-            assert len(handled(log)) == 1, "what waits was handled"
+            assert len(handled(log)) == 1, "a waiting record was handled"
     figures = {"first_due_s": first - began, "idle_mib": idle, "peak_mib": peak, "settled_mib": seen[-1]}
     print("  " + ", ".join(f"{key} {value:.1f}" for key, value in figures.items()), file=sys.stderr, flush=True)
     return figures
 
 
 def fill(bootstrap: str, topic: str, group: str, partitions: int, each: int) -> None:
-    """Write so many large hops to each partition."""
+    """Write `each` large waiting records to each partition."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "acks": "all"})
     for number in range(each):
         for partition in range(partitions):
             value = os.urandom(64) + bytes(VALUE_BYTES - 64)
             while True:
                 try:
-                    producer.produce(topic, value, b"key", partition=partition, headers=hop(group, partition, number))
+                    producer.produce(
+                        topic, value, b"key", partition=partition, headers=first_retry_headers(group, partition, number)
+                    )
                     break
                 except BufferError:
                     producer.poll(0.1)
     if producer.flush(120):
-        raise SystemExit("the broker did not take the records in time")
+        raise SystemExit("the broker did not acknowledge the records in time")
 
 
 def handled(log: Path) -> list[float]:
@@ -119,12 +121,12 @@ def waits(worker: Worker, partitions: int) -> bool:
 
 
 def resident_mib(worker: Worker) -> float:
-    """The memory that the worker's process has now."""
+    """Current memory of the worker process."""
     return status_mib(worker, "VmRSS:")
 
 
 def peak_mib(worker: Worker) -> float:
-    """The most that it has had."""
+    """Peak memory of the worker process."""
     return status_mib(worker, "VmHWM:")
 
 
@@ -135,7 +137,6 @@ def status_mib(worker: Worker, field: str) -> float:
 
 
 def page(result: dict[str, Any]) -> list[str]:
-    """The result as a page."""
     budgets = list(result["figures"])
 
     def row(what: str, key: str, form: str) -> str:
@@ -162,7 +163,6 @@ def page(result: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmark; prints the page and writes it, with the numbers, to bench/results."""
     parser = argparse.ArgumentParser(prog="python -m bench.waiting_memory", description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--partitions", type=int, default=PARTITIONS)

@@ -23,8 +23,8 @@ SPARK_ROLE: Final = "spark-role"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A live group as its users see it: whatever a Backfill does must leave it so."""
+class GroupSnapshot:
+    """A live group as its users see it; a Backfill must not change any of it."""
 
     generation: int
     members: tuple[str, ...]
@@ -32,7 +32,7 @@ class Standing:
     lag: int
 
     @classmethod
-    def of(cls, fleet: FlightFleet) -> Standing:
+    def of(cls, fleet: FlightFleet) -> GroupSnapshot:
         status = fleet.group()["status"]
         return cls(
             generation=status["generation"],
@@ -52,7 +52,7 @@ class BackfillScene:
     spark_image: str
 
     def parquet(self, name: str, **spec: Any) -> dict[str, Any]:
-        """A Backfill to Parquet that passes failing records by."""
+        """A Backfill to Parquet that skips failing records."""
         return self.plain(name, sink=parquet(), **{"onError": "Skip", **spec})
 
     def plain(self, name: str, **spec: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class BackfillScene:
         }
 
     def run(self, backfill: Mapping[str, Any], phase: str = "Succeeded") -> dict[str, Any]:
-        """Apply a Backfill and wait until it has ended so."""
+        """Apply a Backfill and wait until it has ended in this phase."""
         self.backfills.apply(backfill)
         return self.backfills.wait(backfill["metadata"]["name"], phase)
 
@@ -75,7 +75,7 @@ class BackfillScene:
         return self.fleet.inside("expect", "--topic", self.fleet.source, *options)
 
     def wait_slices(self, name: str, done: int) -> dict[str, Any]:
-        """Wait until so many slices are done, and more are to come."""
+        """Wait until so many slices are done and more remain."""
 
         def probe() -> dict[str, Any]:
             status = self.backfills.status(name)
@@ -105,7 +105,7 @@ def parquet() -> dict[str, Any]:
 def backfill_scene(
     installation: Installation, fleets: Fleets, name: str, *, flights: bytes = b"", handler: str | None = None
 ) -> Iterator[BackfillScene]:
-    """A fleet in a namespace of its own that has handled these flights; or one with this handler, and no record yet."""
+    """A fleet in its own namespace that has handled these flights; or one with this handler, and no record yet."""
     installation.install_spark_operator()
     with fleets.named(name) as fleet:
         image = installation.spark_image
@@ -125,7 +125,7 @@ def backfill_scene(
 
 
 def manifests(fleet: FlightFleet, handler: str | None) -> list[dict[str, Any]]:
-    """The example's objects; with a handler of another one, which gets records as they are. OUTPUT is its topic."""
+    """The example's objects, or those with another handler, which gets unparsed records. OUTPUT is its topic."""
     made = fleet.manifests()
     if handler is not None:
         source, group = made[0], made[-1]
@@ -180,12 +180,12 @@ class Watch:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells of every row so far, the header too; columns are apart by at least two blanks."""
+        """The cells of every row so far, with the header; at least two blanks separate columns."""
         text = Path(self._output.name).read_text()
         return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in text.splitlines()]
 
     def wait(self, *cells: str, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until one row holds all these texts."""
+        """Wait until one row contains all these strings."""
 
         def probe() -> bool:
             shown = self.rows

@@ -20,7 +20,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 0.2
 PATIENCE_S = 300.0
-"""Timeout of waits for which nothing is promised: the cluster, its pods and the tests share a machine."""
+"""Timeout of waits without a promised limit: the cluster, its pods and the tests share a machine."""
 
 
 class CommandFailed(Exception):
@@ -60,7 +60,7 @@ class Cluster:
     def kubectl_json(self, *arguments: str, stdin: str | bytes | None = None, timeout_s: float = PATIENCE_S) -> Any:
         """The JSON that `kubectl`, or the program of its `exec`, writes. Raises as `kubectl` does.
 
-        A stream that is cut, as when the program's node is busy, may end well without the output: CommandFailed too.
+        A stream that is cut, for example on a busy node, may end with success but no output: also CommandFailed.
         """
         text = self.kubectl(*arguments, stdin=stdin, timeout_s=timeout_s)
         try:
@@ -86,7 +86,7 @@ class Cluster:
         """The object, or None if it does not exist."""
         try:
             return self._direct().get(kind, name, namespace=namespace)
-        except LookupError:  # kubectl knows every kind, every login, and what to say of a server that is away
+        except LookupError:  # kubectl knows every kind and login, and reports an unreachable server
             pass
         try:
             found: dict[str, Any] = self.kubectl_json("get", kind, name, "--namespace", namespace, "--output", "json")

@@ -1,7 +1,7 @@
-"""Fixtures of the end-to-end suites: a cluster with Kafka and the installed operator, made once for the whole run.
+"""Fixtures of the end-to-end suites: a cluster with Kafka and the installed operator, created once per run.
 
-Tests run concurrently (tests/support/together.py), as they mostly wait. Those that kill, replace or remove what all
-groups of a cluster share run one by one on a second cluster.
+Tests run concurrently (tests/support/together.py), because they mostly wait. Those that kill, replace or remove what
+all groups of a cluster share run one by one on a second cluster.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tests.support.together import Later, play_together
 
 FOLDER = Path(__file__).parent
 AT_ONCE = 4
-"""At most, while the processors have room. Next to them runs one test with Spark, whose submission alone takes a
-processor for seconds, one that moves many records, and one on the second cluster."""
+"""Most concurrent tests, while the processors have capacity. Next to them run one test with Spark, whose submission
+alone needs a processor for seconds, one that moves many records, and one on the second cluster."""
 ON_SECOND_CLUSTER = [
     pytest.mark.together("second"),
     pytest.mark.skipif(not is_embedded(), reason="FLEET_KUBECONFIG names one cluster, and its other tests need it"),
 ]
 """Marks of tests that change what all groups of a cluster share."""
 TIMEOUT_S = 1500
-"""Seconds for one test: the first may have to make the cluster, and a concurrent one waits for its turn."""
+"""Seconds for one test: the first may have to create the cluster, and a concurrent one waits for its start."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,9 +50,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @contextmanager
 def installed(name: str, record: Callable[[str, object], None]) -> Iterator[Installation]:
-    """A cluster of this run's own (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set.
+    """This run's own cluster (or FLEET_KUBECONFIG's), removed at the end unless FLEET_KEEP is set.
 
-    An interrupted run leaves groups, releases and topics behind, which the tests of this one would count as theirs.
+    An interrupted run leaves groups, releases and topics behind, which this run's tests would count as theirs.
     """
     made = Installation(name=name)
     keep = bool(os.environ.get("FLEET_KEEP"))
@@ -103,7 +103,7 @@ def fleets(installation: Installation) -> Fleets:
 
 
 class Fleets:
-    """Makes flight fleets in namespaces of their own; a failure reports the fleet's state."""
+    """Creates flight fleets in namespaces of their own; a failure reports the fleet's state."""
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
@@ -113,7 +113,7 @@ class Fleets:
     def named(self, name: str, *, topics: bool = True, retries: bool = False) -> Iterator[FlightFleet]:
         """A fleet until the end of the block; its name is also that of the namespace, the group and the topics.
 
-        Each name is used once in a run: a former namespace may still be on its way out, and take the fleet with it.
+        Each name is used once per run: a former namespace may still be terminating, and delete the fleet with it.
         """
         assert name not in self._used, f"another test of this run has a fleet named {name}"
         self._used.add(name)

@@ -11,12 +11,12 @@ from e2e.demo.fleet import FlightFleet
 from e2e.install import OPERATOR_NAMESPACE, OPERATOR_SELECTOR
 
 SHOWN = ("state", "stateSince", "observedAt", "members", "transitions", "scaling", "targetReplicas", "limit")
-"""Fields of the group's status that no printed column has whole."""
+"""Fields of the group's status that printer columns do not show fully."""
 
 
 @contextmanager
 def described_failure(fleet: FlightFleet) -> Iterator[None]:
-    """Add the state of a fleet to a failure of the block."""
+    """Add the state of a fleet to a failure in the block."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Reads from an API server by this process: a `kubectl get` takes a tenth of a processor's second, and waits poll."""
+"""Reads from an API server in this process: waits poll, and each `kubectl get` needs 0.1 s of processor time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PLACES: Final = {
     "redrives.consumerfleet.io": (FLEET, "redrives"),
     "retrypolicies.consumerfleet.io": (FLEET, "retrypolicies"),
 }
-"""Group, version and plural name of each kind that is read often, by the word that kubectl takes."""
+"""Group, version and plural name of each kind that is read often, by its name for kubectl."""
 TIMEOUT_S: Final = 30.0
 
 
 class Direct:
-    """Requests with a client certificate, over one connection for each thread."""
+    """Requests with a client certificate, over one connection per thread."""
 
     def __init__(self, server: str, context: ssl.SSLContext) -> None:
         self._address = urlsplit(server)
@@ -47,7 +47,7 @@ class Direct:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Close the connections of all threads; they open again when they are used."""
+        """Close the connections of all threads; the next use opens them again."""
         for connection in self._connections:
             connection.close()
 
@@ -82,7 +82,7 @@ class Direct:
 
 @cache
 def direct(kubeconfig: Path, _written_ns: int) -> Direct | None:
-    """A client for a kubeconfig file as of a time; None if that has no client certificate in it."""
+    """A client for a kubeconfig file as of a modification time; None without a client certificate in the file."""
     config = yaml.safe_load(kubeconfig.read_text())
     server, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     if len(config["clusters"]) > 1 or "client-key-data" not in user or "certificate-authority-data" not in server:

@@ -1,7 +1,7 @@
 """Installation of everything a fleet needs: the cluster itself, images, Kafka, and the operator by its chart.
 
-The differences between the embedded cluster and a foreign one are here: where images come from, and that only on the
-embedded one a process can be killed from outside its pod.
+The differences between the embedded cluster and a foreign one are here: the source of images, and that a process can be
+killed from outside its pod only on the embedded one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def version() -> str:
 
 
 def image_values(part: str, image: str) -> dict[str, str]:
-    """The chart's values for an image that is named with its tag."""
+    """The chart's values for an image, given by its name with a tag."""
     repository, _, tag = image.rpartition(":")
     return {f"{part}.image.repository": repository, f"{part}.image.tag": tag}
 
@@ -94,11 +94,11 @@ class Installation:
             **image_values("operator", self.operator_image),
             **image_values("consumer", self.consumer_image),
             **image_values("spark", self.spark_image),
-            # The tag stays the same while the sources change: without this an upgrade would leave the old pods running.
+            # The tag stays the same when sources change: without this an upgrade would keep the old pods.
             "podAnnotations.consumerfleet\\.io/sources": OPERATOR.digest(),
         }
         settings = [word for key, value in values.items() for word in ("--set-string", f"{key}={value}")]
-        settings += ["--set", "secrets.wholeCluster=true"]  # tests make their namespaces as they go
+        settings += ["--set", "secrets.wholeCluster=true"]  # tests create their namespaces later
         settings += ["--set", f"upgrades.maxConcurrentRollouts={self.max_concurrent_rollouts}"]
         target = ["--namespace", OPERATOR_NAMESPACE, "--create-namespace", "--wait", "--timeout", "5m"]
         cluster = self.cluster  # may have to build helm first, which shows its own steps
@@ -127,7 +127,7 @@ class Installation:
     def processor_seconds(self) -> float:
         """Processor time that the embedded cluster has used so far, in seconds; 0 for a foreign one.
 
-        What has ended is counted by the ancestor that waited for it, in the end by the first process.
+        An ended process is counted by the ancestor that waited for it, at last by the first process.
         """
         first = find_first_process(self.instance)
         parents: dict[int, int] = {}
@@ -150,7 +150,7 @@ class Installation:
 
     @contextmanager
     def paused_container(self, *, namespace: str, pod: str) -> Iterator[None]:
-        """Freeze a container for a while: it keeps its connections and answers nothing."""
+        """Freeze a container for the block: it keeps its connections and does not answer."""
         container = self._container(namespace, pod)
         self._task("pause", container)
         try:
@@ -164,7 +164,7 @@ class Installation:
             self.kill_container(namespace=OPERATOR_NAMESPACE, pod=pod["metadata"]["name"])
 
     def tag_image(self, image: str, name: str) -> None:
-        """Give an image that the node has a second name, as if it had been pulled by that one."""
+        """Give an image of the node a second name, as if it had been pulled under that name."""
         command = ["ctr", "--namespace", "k8s.io", "images", "tag", "--force", f"docker.io/library/{image}", name]
         subprocess.run(enter_command(self.instance, command), check=True, capture_output=True)
 

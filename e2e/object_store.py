@@ -1,6 +1,6 @@
 """An S3 store as a pod next to the volume of a scene: versitygw, whose buckets are folders of the volume.
 
-What Spark's pods write through S3 is read from the volume, by code that knows nothing of S3.
+Output that Spark's pods write through S3 is read from the volume, by code without S3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECRET: Final = "lake-keys"
 
 
 def start_object_store(instance: Instance, scene: BackfillScene) -> None:
-    """Start the store with an empty bucket in the scene's namespace; Spark finds its keys in the Secret."""
+    """Start the store with an empty bucket in the scene's namespace; Spark reads its keys from the Secret."""
     with tempfile.TemporaryDirectory(prefix="fleet-object-store-") as folder:
         layer, archive = Path(folder, "layer.tar"), Path(folder, "image.tar")
         write_layer(layer, {"/versitygw": ensure_programs(VERSITYGW) / "versitygw"})
@@ -41,7 +41,7 @@ def start_object_store(instance: Instance, scene: BackfillScene) -> None:
 
 
 def stored(scene: BackfillScene, **table: Any) -> dict[str, Any]:
-    """The sink and the image of a Backfill to a table in the bucket; `path` is the table's in it."""
+    """The sink and the image of a Backfill to a table in the bucket; `path` is the table's path there."""
     address = f"http://{NAME}.{scene.fleet.namespace}.svc:{PORT}"
     settings = {"endpoint": address, "endpoint.region": REGION, "path.style.access": "true"}
     conf = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
@@ -72,7 +72,7 @@ def _pod() -> dict[str, Any]:
         "spec": {
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
-            # The user of the reader's pod and of Spark's: files and folders of the volume are theirs.
+            # The user of the reader's pod and of Spark's pods, which own the volume's files and folders.
             "securityContext": {"runAsNonRoot": True, "runAsUser": 185, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [container],
             "volumes": [{"name": "lake", "persistentVolumeClaim": {"claimName": CLAIM}}],

@@ -1,9 +1,8 @@
-"""A reader of a document: saves its files, and types its commands.
+"""A reader of a document: saves its files and runs its commands.
 
-`kubectl` and `helm` are the real ones. Instead of an engine and a registry there is the builder of the embedded
-cluster: `docker build` builds the same Dockerfile with the same words, `docker push` loads the image into the cluster
-under its name, `docker run` runs the command in a container of the image. `mvn` copies the jars that the tests have by
-the same POM.
+`kubectl` and `helm` are the real ones. The embedded cluster's builder replaces an engine and a registry: `docker build`
+builds the same Dockerfile with the same arguments, `docker push` loads the image into the cluster under its name,
+`docker run` runs the command in a container of the image. `mvn` copies the jars that the tests have by the same POM.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ NAMED_FILE: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 COMMAND_S: Final = 900.0
-"""Timeout of one command: those of the pages that wait have timeouts of their own."""
+"""Timeout of one command; commands of pages that wait have timeouts of their own."""
 
 
 def sections(page: str) -> dict[str, str]:
-    """A page's texts by their headings of the second level; what is above the first is under the empty one."""
+    """A page's sections by second-level heading; the part above the first heading has an empty one."""
     parts = re.split(r"^## (.*)$", (ROOT / page).read_text(), flags=re.MULTILINE)
     return dict(zip(["", *parts[1::2]], parts[::2], strict=True))
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of each line in the text's `console` blocks."""
+    """The words of each line in `console` blocks."""
     blocks = [block for language, block in FENCE.findall(text) if language == "console"]
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines() if line.strip()]
 
 
 class Reader:
-    """Types commands in a folder: the clone for a page about the clone, else one with the page's files."""
+    """Runs commands in a folder: the clone for a page about the clone, else one with the page's files."""
 
     def __init__(self, cluster: Cluster, instance: Instance, page: str, files: Path, *, in_clone: bool) -> None:
         self._cluster = cluster
@@ -58,7 +57,7 @@ class Reader:
             path.write_text(found["text"])
 
     def types(self, words: Sequence[str], *, instead: Mapping[str, str] | None = None) -> str:
-        """Run a command and return its output; `instead` replaces words. A file of the page is found by its name."""
+        """Run a command and return its output; `instead` replaces words. Files of the page are found by name."""
         program, *rest = [(instead or {}).get(word, word) for word in words]
         if program == "docker":
             done = {"build": self._build, "push": self._push, "run": self._run}[rest[0]](rest[1:])
@@ -72,7 +71,7 @@ class Reader:
         return programs[program](*rest, timeout_s=COMMAND_S)
 
     def close(self) -> None:
-        """Remove the images from the builder; those in the cluster go with it."""
+        """Remove the images from the builder; those in the cluster are removed with it."""
         with open_builder() as builder:
             for tag in reversed(self._images):
                 builder.remove(tag)
@@ -99,7 +98,7 @@ class Reader:
         return filled
 
     def _collect(self, words: Sequence[str]) -> None:
-        """Copy the POM's folder to the reader's files, and the jars into the folder that the command names in it."""
+        """Copy the POM's folder to the reader's files, and the jars into the subfolder that the command names."""
         file, pom, goal, scope, target = words
         assert (file, goal, scope) == ("--file", "dependency:copy-dependencies", "-DincludeScope=runtime"), words
         option, _, folder = target.partition("=")

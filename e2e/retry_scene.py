@@ -1,4 +1,4 @@
-"""Groups with retries on the cluster of the run: one namespace, and one handler that obeys a record's value.
+"""Groups with retries on the run's cluster: one namespace, and one handler that is controlled by records' values.
 
 Each group belongs to one test, and all are created together, so that their starts and waits overlap.
 """
@@ -115,7 +115,7 @@ class Scene:
         return {name.removeprefix(prefix): topic for name, topic in self.tools.inside("topics", prefix).items()}
 
     def appended(self, group: str, delay: str) -> int:
-        """The number of records that a delay topic has ever taken; it does not depend on when it is read."""
+        """The number of records ever written to a delay topic, also of deleted ones."""
         return len(self.read(f"_fleet.{group}.retry.{delay}"))
 
     def waiting(self, group: str) -> int:
@@ -155,7 +155,7 @@ class Scene:
         }
 
     def wait_pods(self, group: str, *names: str) -> dict[str, tuple[str, int]]:
-        """Wait until a group's workers are these and have started; returns `pods`."""
+        """Wait until a group has exactly these workers, all started; returns `pods`."""
         selector = f"consumerfleet.io/group={group},app.kubernetes.io/component in (worker,retry)"
 
         def ready() -> bool:
@@ -239,7 +239,7 @@ def common(image: str) -> list[dict[str, Any]]:
 
 
 def dependency(*, up: bool) -> dict[str, Any]:
-    """The Service that some records need. Stopped, it leads to a closed port, which refuses at once."""
+    """The Service that some records need. When stopped, it leads to a closed port, which refuses at once."""
     port = {"port": 8080, "targetPort": 8080 if up else 8081}
     spec = {"selector": {"app": "dependency"}, "ports": [port]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dependency"}, "spec": spec}
@@ -273,7 +273,7 @@ def groups() -> list[dict[str, Any]]:
 
 
 def policy(name: str, *sequence: str, **spec: Any) -> dict[str, Any]:
-    """A policy, without a budget unless `spec` has one: most of these groups fail whatever they get."""
+    """A policy, without a budget unless `spec` has one: most of these groups fail every record."""
     wanted = {"sequence": list(sequence), "budget": {"action": "None"}, **spec}
     return {"apiVersion": API_VERSION, "kind": "RetryPolicy", "metadata": {"name": name}, "spec": wanted}
 

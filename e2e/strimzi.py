@@ -1,8 +1,8 @@
-"""Strimzi's certificate authorities and Secrets, in exactly the shape that its operators write.
+"""Strimzi's certificate authorities and Secrets, in exactly the form that its operators write.
 
 Sources: `KafkaUserModel.generateSecret`, `CaProvider.createCaCertSecret` and `InternalCa.createRenewOrReplace` of
-Strimzi 1.2. A new key of the cluster's authority leaves the old certificate under `ca-<end of validity>.crt` until
-every broker shows a certificate of the new one.
+Strimzi 1.2. After a new key of the cluster's authority, the old certificate stays under `ca-<end of validity>.crt`
+until every broker presents a certificate of the new one.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Strimzi:
         self._cluster_keys += 1
 
     def forget_old_authorities(self) -> None:
-        """The end of a replacement, once every broker shows a certificate of the new authority."""
+        """End a replacement, once every broker presents a certificate of the new authority."""
         self._old.clear()
 
     def replace_clients_key(self) -> None:
-        """New users' certificates by a new authority follow."""
+        """Users then get certificates of a new authority."""
         self._clients_keys += 1
 
     def broker_files(self, names: Sequence[str], generation: int | None = None) -> tuple[str, str]:
@@ -106,7 +106,7 @@ class Strimzi:
 
 
 def scram_user(name: str, password: str) -> dict[str, Any]:
-    """Secret of a KafkaUser with `authentication.type: scram-sha-512`: no user name in a key of its own."""
+    """Secret of a KafkaUser with `authentication.type: scram-sha-512`; it has no key with the user name."""
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     jaas = f'{module} required username="{name}" password="{password}";'
     data = {"password": password.encode(), "sasl.jaas.config": jaas.encode()}

@@ -1,6 +1,6 @@
 """A Kafka node in a namespace of its own, with the listeners of a Strimzi cluster: mutual TLS, and TLS with SCRAM.
 
-It is restarted with other certificates as Strimzi restarts its brokers: the pod is replaced, its data stay.
+It is restarted with other certificates as Strimzi restarts brokers: the pod is replaced, its data stays.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class StrimziKafka:
         self._data.mkdir(exist_ok=True)
         os.chown(self._data, KAFKA_USER, KAFKA_USER)
         ports = [{"name": name.lower(), "port": port} for name, port in PORTS.items()]
-        # Clients that cannot look the broker up while it restarts would keep the refusal for a while.
+        # Clients that cannot resolve the broker's name during a restart would cache the failure for a while.
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": POD}, "ports": ports}
         service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE}, "spec": spec}
         self._cluster.apply([service], namespace=self._namespace)
         self._run(None)
 
     def roll(self, generation: int | None = None) -> None:
-        """Restart with a certificate of the cluster's authority, by an earlier key if one is named."""
+        """Restart with a certificate of the cluster's authority, of an earlier key if one is named."""
         self._cluster.kubectl("delete", "pod", POD, "--namespace", self._namespace, "--timeout=290s")
         self._run(generation)
 

@@ -20,7 +20,7 @@ RECIPE: Final = ROOT / "examples" / "tables" / "Dockerfile"
 
 
 def load_table_image(instance: Instance) -> str:
-    """Build the image and load it into the embedded cluster; its name."""
+    """Build the image and load it into the embedded cluster; returns its name."""
     build_images(SPARK)
     cluster = LocalCluster(instance)
     with tempfile.TemporaryDirectory(prefix="fleet-table-image-") as folder:

@@ -1,4 +1,4 @@
-"""A record that kills its worker's container ends as poison in the failed topic; all others are done meanwhile."""
+"""A record that kills its worker's container ends in the failed topic; all others are handled meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def handle(record):
 
 @dataclass(frozen=True)
 class Death:
-    """A kind of death, and the container's last state afterwards."""
+    """A kind of crash, and the container's last state afterwards."""
 
     name: str
     function: str

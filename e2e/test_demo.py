@@ -42,7 +42,7 @@ def test_quiet_run_processes_every_flight_exactly_once(fleets: Fleets) -> None:
         assert count.adds_up()
         wait_shown(fleet)
 
-        fleet.mend()
+        fleet.fix_handler()
         fleet.start_redrive()
         status = fleet.wait_redriven()
         assert (status["selected"], status["moved"], status["remaining"]) == (CANCELLED, CANCELLED, 0), status

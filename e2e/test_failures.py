@@ -1,4 +1,4 @@
-"""Failures of a running fleet: it goes on as it was, and a condition has the reason within thirty seconds."""
+"""Failures in a running fleet: it keeps running, and a condition has the reason within thirty seconds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pod_identities(fleet: FlightFleet) -> dict[str, tuple[str, int]]:
 
 @pytest.mark.together("load")
 def test_bad_handler_in_a_new_revision_leaves_the_old_fleet_running(fleets: Fleets, cluster: Cluster) -> None:
-    """With one replica no other pod hides the failure: the new revision must be refused before the pod is touched."""
+    """With one replica no other pod hides the failure: the new revision must be refused before the pod changes."""
     with fleets.named("mistaken") as fleet:
         handler, kafka, group = fleet.manifests()
         group["spec"]["replicas"] = 1

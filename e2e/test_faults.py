@@ -17,10 +17,10 @@ from e2e.install import Installation
 
 FLIGHTS = 60_000
 SLOWLY = 0.7
-"""Seconds of rest for each thousand records: the flights take about forty seconds, long enough for three faults."""
+"""Pause per thousand records, in seconds: the flights take about forty seconds, enough for three faults."""
 
 ON_THE_WAY = 500
-"""Records that a worker has polled at once, whose outputs may be on their way together."""
+"""Records of one poll of a worker, whose outputs may be in flight together."""
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def records_flowing(fleet: FlightFleet, flights: bytes) -> Iterator[None]:
 
 
 def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int, int]]:
-    """Partition and offset of every point at which a worker began to read, from the workers' own logs."""
+    """Partition and offset of every position at which a worker started to read, from the workers' logs."""
     positions = set()
     for text in logs:
         for line in text.splitlines():
@@ -56,11 +56,11 @@ def resumed_positions(fleet: FlightFleet, logs: Sequence[str]) -> set[tuple[int,
 
 
 def assert_every_duplicate_is_explained(repeated: Sequence[tuple[int, int]], resumed: set[tuple[int, int]]) -> None:
-    """A record may come twice only where a worker resumed at an offset that was committed before it.
+    """A record may appear twice only where a worker resumed, at an offset committed before that record.
 
-    So each run of repeated offsets must begin at such a point: everything before it was committed. Of the last records
-    of a killed worker some outputs were written, and others, for other partitions, not: these come only once. So a run
-    may have holes, and begin a little later, by no more than a worker has in flight.
+    So each run of repeated offsets must begin at such an offset. Of a killed worker's last records, some outputs were
+    written and others, for other partitions, were not; these appear only once. So a run may have gaps, and may begin
+    later by at most the records that a worker has in flight.
     """
     known = sorted(repeated)
     runs = [known[i] for i in range(len(known)) if i == 0 or not _is_near(known[i - 1], known[i])]
@@ -107,7 +107,7 @@ def test_scaling_deleting_and_killing_while_records_flow_loses_nothing(
 
 
 def is_ready(fleet: FlightFleet, pod: str) -> bool:
-    """True if the pod exists and is ready; `kubectl delete` has waited for the end of its predecessor."""
+    """True if the pod exists and is ready; `kubectl delete` has waited for its predecessor's end."""
     found = fleet.cluster.get("pod", pod, namespace=fleet.namespace)
     return conditions(found).get("Ready", {}).get("status") == "True"
 
@@ -120,7 +120,7 @@ def restarts(fleet: FlightFleet, pod: str) -> int:
 
 @pytest.mark.together
 def test_deleted_group_takes_every_child_with_it(fleets: Fleets) -> None:
-    """Owner references do the clean-up; no finalizer keeps anything Terminating."""
+    """Owner references clean up; no finalizer keeps anything Terminating."""
     with fleets.named("leaving") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)

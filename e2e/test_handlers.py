@@ -59,7 +59,7 @@ def wait_values(fleet: FlightFleet, topic: str, wanted: set[str]) -> None:
 
 @pytest.mark.together
 def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> None:
-    """The example: a tiny server of the standard library, on the port that the worker would have taken for itself."""
+    """The example: a small server of the standard library, on the port that the worker would otherwise use."""
     with fleets.named("served") as fleet:
         kafka, group = yaml.safe_load_all((HTTP_EXAMPLE / "fleet.yaml").read_text())
         group["metadata"]["name"], group["spec"]["topics"] = fleet.name, [fleet.source]
@@ -76,7 +76,7 @@ def test_http_handler_serves_its_worker_as_a_native_sidecar(fleets: Fleets) -> N
         fleet.inside("write", "--topic", fleet.source, stdin=b"one tea\n   \ntwo teas\n")
         wait_values(fleet, fleet.output, {"ONE TEA", "TWO TEAS"})
         wait_values(fleet, fleet.failed, {"   "})
-        # The operator reaches the worker on the port that the handler left free: only a worker reports the generation.
+        # The operator reaches the worker on another port: only a worker reports the generation.
         eventually(
             lambda: fleet.group()["status"].get("generation"), timeout_s=240, what="a worker to report its generation"
         )
@@ -105,10 +105,10 @@ def test_m13_random_assignor_of_a_config_map_runs_in_pods(fleets: Fleets) -> Non
 
 @pytest.mark.together
 def test_pattern_takes_in_a_topic_that_appears_later(fleets: Fleets) -> None:
-    """Status counts the topics that match, managed topics never do, and the new one is read from its beginning."""
+    """Status counts matching topics, managed topics never match, and the new one is read from its beginning."""
     with fleets.named("patterned") as fleet:
         kafka, group = objects(fleet)
-        late = f"patterned-{secrets.token_hex(4)}"  # a kept cluster has the topics of earlier runs
+        late = f"patterned-{secrets.token_hex(4)}"  # a cluster that was kept has topics of earlier runs
         del group["spec"]["topics"]
         group["spec"]["topicPattern"] = rf"patterned|{late}|_fleet\..*"
         group["spec"]["handler"] |= {

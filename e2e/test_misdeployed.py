@@ -1,4 +1,4 @@
-"""Errors of the deployment in real pods: reported within half a minute, no record failed, and gone with their cause."""
+"""Deployment errors in real pods: reported within 30 seconds, without failed records, and gone with their cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets declared: an OffsetReset to a time under a running fleet, and a skipped record that kills its worker."""
+"""Declared offsets: an OffsetReset to a time under a running fleet, and a skipped record that kills its worker."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reset_status(fleet: FlightFleet) -> dict[str, Any]:
 
 @pytest.mark.together
 def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_again(fleets: Fleets) -> None:
-    """Failing records are retried again; what was before the time, and the retry workers, are left alone."""
+    """Failing records are retried again; records before the time, and the retry workers, are not affected."""
     first = [f"{'bad' if n % 10 == 0 else 'good'}-first-{n}" for n in range(FIRST)]
     second = [f"{'bad' if n % 10 == 0 else 'good'}-second-{n}" for n in range(SECOND)]
     good = {value for value in first + second if value.startswith("good")}
@@ -94,7 +94,7 @@ def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_a
         fleet.cluster.apply(manifests(fleet, retries=True), namespace=fleet.namespace)
         fleet.wait_stable(members=2)
         write(fleet, first)
-        time.sleep(2)  # times have seconds in them, and the records' own times are the subject
+        time.sleep(2)  # times in a spec have whole seconds, and the test is about records' own times
         between = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         time.sleep(2)
         write(fleet, second)
@@ -148,7 +148,7 @@ def test_reset_to_a_time_under_a_running_fleet_handles_every_record_from_there_a
 
 @pytest.mark.together
 def test_skipped_record_that_kills_its_worker_goes_to_the_failed_topic(fleets: Fleets) -> None:
-    """The list reaches workers that crash again and again without a rollout."""
+    """The list reaches crash-looping workers without a rollout."""
     values = [f"good-{n}" for n in range(200)]
     with fleets.named("skip") as fleet:
         fleet.cluster.apply(manifests(fleet, retries=False), namespace=fleet.namespace)

@@ -1,4 +1,4 @@
-"""Outages of what all groups of a cluster share: the operator is killed, its broker answers nothing."""
+"""Outages that concern all groups of a cluster: a killed operator, a broker that does not answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = ON_SECOND_CLUSTER
 def test_silent_broker_is_reported_and_the_fleet_continues_when_it_answers(
     second: Installation, second_fleets: Fleets
 ) -> None:
-    """A silent broker costs no pod: status reports it and keeps the last values, and all recovers by itself."""
+    """A silent broker costs no pod: the status reports it and keeps the last values; everything then recovers."""
     with second_fleets.named("patient") as fleet:
         fleet.make_group()
         fleet.wait_stable(members=2)

@@ -37,7 +37,7 @@ def test_fleet_of_the_readme_upper_cases_its_orders(fleets: Fleets) -> None:
         fleet.cluster.apply(redrive, namespace=fleet.namespace)
 
         def ended() -> dict[str, Any] | None:
-            found = fleet.cluster.get("redrives.consumerfleet.io", "mended", namespace=fleet.namespace) or {}
+            found = fleet.cluster.get("redrives.consumerfleet.io", "fixed", namespace=fleet.namespace) or {}
             status: dict[str, Any] = found.get("status") or {}
             return status if status.get("phase") == "Succeeded" else None
 

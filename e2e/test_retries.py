@@ -1,6 +1,6 @@
 """Retries on real pods: delays, restarts, sleep, edits, outages, redrives, deletion.
 
-Each test has a group of its own, of those that the scene has made, and deletes it at its end.
+Each test has its own group of the scene, and deletes it at its end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def scene(scene_later: Later[Scene]) -> Scene:
 
 
 def wait_appended(scene: Scene, name: str, delay: str, count: int) -> None:
-    """Wait until this many records were put into one of a group's delay topics."""
+    """Wait until this many records were written to one of a group's delay topics."""
     eventually(
         lambda: scene.appended(name, delay) == count, timeout_s=PATIENCE_S, what=f"{count} records of {name} wait"
     )
@@ -153,7 +153,7 @@ def test_edited_policy_is_followed_without_touching_a_pod(scene: Scene) -> None:
     known = set[str]()
 
     def followed() -> bool:
-        """A worker reads the changed file within the kubelet's time; until then failures follow the old revision."""
+        """A worker reads the changed file after the kubelet's delay; until then failures follow the old revision."""
         scene.write("edited", ["bad-edited"])
         found = wait_failed(scene, "edited", len(known) + 1)
         (record,) = [record for record in found if record["place"] not in known]
@@ -217,7 +217,7 @@ def test_restarted_retry_worker_loses_nothing_and_delivers_nothing_early(scene: 
 
 
 def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
-    """The dependency is down for longer than all delays together: with a budget everything ends done."""
+    """The dependency is down for longer than all delays together: with a budget every record is handled in the end."""
     scene.write("dependent", [f"needs-{n}" for n in range(100)])
     eventually(lambda: len(scene.done("needs-")) >= 100, timeout_s=PATIENCE_S, what="the dependency is there")
     scene.switch_dependency(up=False)
@@ -228,7 +228,7 @@ def test_outage_pauses_and_uses_no_attempt(scene: Scene) -> None:
         return str(entry["reason"]) if entry.get("status") == "True" else None
 
     scene.write("dependent", [f"needs-more-{n}" for n in range(200)])
-    # Workers are asked when their group is observed; an idle group is observed once a minute.
+    # Workers are asked when their group is observed: once a minute if it is idle.
     reason = eventually(degraded, timeout_s=PATIENCE_S, what="the group is Degraded")
     assert "Breaker" in reason or "Budget" in reason, reason
     scene.switch_dependency(up=True)

@@ -1,6 +1,6 @@
-"""Rollouts as deploying tools see them: `kubectl wait`, Helm's `--wait`, and the health that Argo CD would show.
+"""Rollouts as deployment tools see them: `kubectl wait`, Helm's `--wait`, and the health that Argo CD would show.
 
-Each change is deployed as a chart with the group in it, by Helm, which itself waits and returns the verdict.
+Helm deploys each change as a chart with the group, waits, and returns the verdict.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from e2e.test_failures import pod_identities
 from tests.support.argo import Health, health
 
 SLOW_S: Final = 180
-"""Seconds until the image and the node of the slow groups are there."""
+"""Seconds until the image and the node of the slow groups exist."""
 DEADLINE_S: Final = 60
 """Deadline of the slow groups' checks and rollouts: time spent waiting for a node or an image must not count."""
 REFUSAL_DEADLINE_S: Final = 30
 HELM_TIMEOUT_S: Final = 600
 DYING: Final = "import os\n\n\ndef setup(context):\n    os._exit(3)\n\n\ndef handle(record):\n    return None\n"
-"""A handler that passes the check, which calls no `setup`, and ends its worker."""
+"""A handler that passes the check, which does not call `setup`, but ends its worker."""
 
 
 class Release:
@@ -52,7 +52,7 @@ class Release:
         self.fleet.cluster.helm(*target, "--wait", "--timeout", f"{timeout_s}s", timeout_s=timeout_s + 60)
 
     def refusal(self) -> str:
-        """Deploy what is refused; return Helm's error, which comes with the refusal and not with the timeout."""
+        """Deploy a change that is refused; returns Helm's error, which comes at the refusal, not at the timeout."""
         began = time.monotonic()
         with pytest.raises(CommandFailed) as refused:
             self.deploy()
@@ -63,7 +63,7 @@ class Release:
 
 
 def met(fleet: FlightFleet, condition: str, *, name: str = "") -> bool:
-    """Return whether `kubectl wait --for=condition=…` finds it met at once."""
+    """True if `kubectl wait --for=condition=…` finds the condition met at once."""
     group = f"consumergroups.consumerfleet.io/{name or fleet.name}"
     try:
         fleet.kubectl("wait", f"--for=condition={condition}", group, "--timeout=0")
@@ -81,7 +81,7 @@ def live_health(fleet: FlightFleet, name: str = "") -> Health:
 
 
 def expect_done(fleet: FlightFleet, name: str = "") -> None:
-    """Expect each tool to see the newest revision running; nothing waits here, as Helm has done so."""
+    """Expect each tool to see the newest revision running, at once: Helm has waited."""
     assert met(fleet, "Ready", name=name)
     assert met(fleet, "Progressing=False", name=name)
     assert not met(fleet, "Stalled", name=name)
@@ -93,7 +93,7 @@ def expect_done(fleet: FlightFleet, name: str = "") -> None:
 
 
 def expect_refused(fleet: FlightFleet, cause: str) -> None:
-    """Expect each tool to see a refused revision, and a fleet that goes on with the last good one."""
+    """Expect each tool to see a refused revision, and a fleet that still runs the last good one."""
     assert met(fleet, "Progressing=False")
     assert met(fleet, "Stalled")
     assert met(fleet, "Serving")
@@ -112,7 +112,6 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
 ) -> None:
     with fleets.named("deployed") as fleet:
         objects = fleet.manifests()
-        objects[-1]["spec"]["rollout"] = {"progressDeadlineSeconds": REFUSAL_DEADLINE_S}
         release = Release(fleet, tmp_path / "chart", objects)
         release.deploy()
         expect_done(fleet)
@@ -129,6 +128,7 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
         release.objects = [handler_config_map("dying", "dying.py", DYING), *copy.deepcopy(good)]
         python = release.objects[-1]["spec"]["handler"]["python"]
         python |= {"callable": "dying:handle", "configMapRef": {"name": "dying"}}
+        release.objects[-1]["spec"]["rollout"] = {"progressDeadlineSeconds": REFUSAL_DEADLINE_S}
         error = release.refusal()
         assert "status: Failed" in error, error
         expect_refused(fleet, "exit code 3")
@@ -142,7 +142,7 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
         missing = f"registry.invalid/proxy:{secrets.token_hex(4)}"
         containers = release.objects[-1]["spec"]["template"].setdefault("spec", {}).setdefault("containers", [])
         containers.append({"name": "proxy", "image": missing})
-        with pytest.raises(CommandFailed):  # it waits as long as it may
+        with pytest.raises(CommandFailed):  # it waits up to its timeout
             release.deploy(timeout_s=30)
         eventually(lambda: missing in live_health(fleet).message, timeout_s=PATIENCE_S, what="the image to be named")
         assert live_health(fleet).status == "Progressing"
@@ -159,8 +159,8 @@ def test_good_and_refused_revisions_are_seen_rightly_by_deploying_tools(
 def test_slow_image_and_slow_node_are_waited_for_and_end_complete(
     fleets: Fleets, installation: Installation, cluster: Cluster, tmp_path: Path
 ) -> None:
-    """An image that appears after three minutes, and a node: longer than any deadline of the groups."""
-    name = secrets.token_hex(4)  # no earlier run has given the node such an image, nor such a label
+    """An image and a node that appear after three minutes, longer than any deadline of the groups."""
+    name = secrets.token_hex(4)  # no earlier run has left such an image or label on the node
     image = f"registry.invalid/consumer-fleet-consumer:{name}"
     node = cluster.list("nodes", namespace="default")[0]["metadata"]["name"]
     with fleets.named("slow") as fleet:
@@ -198,7 +198,7 @@ def test_slow_image_and_slow_node_are_waited_for_and_end_complete(
 
 
 def expect_waiting(fleet: FlightFleet, name: str, cause: str) -> None:
-    """Wait until the group says what it waits for, in words."""
+    """Wait until the group's message names the cause of its wait."""
     path = '{.status.conditions[?(@.type=="Progressing")].reason}'
     group = f"consumergroups.consumerfleet.io/{name}"
     created = ("wait", "--for=create", group, "--timeout=60s")

@@ -1,4 +1,4 @@
-"""The states of a group of real workers: a rebalance that a slow handler holds up, with the causes that they report."""
+"""States of a group of real workers: a rebalance that a slow handler delays, with the causes that workers report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def objects() -> list[dict[str, Any]]:
             "python": {"callable": "handler:handle", "configMapRef": {"name": "handler"}},
             "timeoutSeconds": 900,
         },
-        # Eager members give everything back before they join, so the others wait for a slow handler.
+        # Eager members revoke everything before they join, so the others wait for a slow handler.
         "consumer": {"classic": {"assignors": ["range"]}, "maxPollIntervalSeconds": 900},
         "template": {"spec": {"containers": [{"name": "worker", "resources": resources}]}},
     }
@@ -68,7 +68,7 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
         return eventually(there, timeout_s=timeout_s, what=f"{state} with {members} members", poll_s=0.5)
 
     try:
-        # Without its generation where the worker's report is late: the operator asks an idle group for a minute.
+        # Without a generation if the worker's report is late: the operator asks an idle group every minute.
         wait("Stable", 1, last={"to": "Stable"})
         tools.inside("write", "--topic", NAME, stdin=b"slow\nslow")
         cluster.kubectl(
@@ -81,14 +81,14 @@ def test_rebalance_that_a_slow_handler_holds_up_is_shown_with_its_causes(install
             "--patch",
             json.dumps({"spec": {"replicas": 2}}),
         )
-        # The reported cause may come with the next generation only: that of the first may be unknown yet.
+        # The reported cause may come only with the next generation: the first one's may be unknown yet.
         wait("PreparingRebalance", 2, last={"from": "Stable"})
         release = ["python", "-c", f"open({RELEASED!r}, 'w').close()"]
         cluster.kubectl("exec", f"{NAME}-fleet-0", "--namespace", NAME, "--container", "worker", "--", *release)
         reported = {"from": "Stable", "to": "PreparingRebalance", "inferred": False}
 
         def attributed() -> bool:
-            """Reports come later than what is observed, and a busy machine may have had more rebalances than one."""
+            """Reports come later than observations, and a busy machine may have had more than one rebalance."""
             entries = wait("Stable", 2, last={"to": "Stable"})
             assert entries[-1].get("generation", 0) >= 2, entries
             began = next(entry for entry in entries if (entry["from"], entry["to"]) == ("Stable", reported["to"]))

@@ -1,6 +1,6 @@
-"""Strimzi's Secrets set to Ready fleets on brokers with TLS; certificates and a password rotated under load.
+"""From Strimzi's Secrets to Ready fleets on brokers with TLS; certificates and a password rotate under load.
 
-Nothing is restarted but the broker, and every record is handled once. The session timeout is longer than the kubelet's
+Only the broker is restarted, and every record is handled once. The session timeout is longer than the kubelet's
 delay, because a member that cannot log in for longer is removed from its group.
 """
 
@@ -131,7 +131,7 @@ class Scene:
         }
 
     def wait_mounted(self, authorities: int) -> None:
-        """Wait until the kubelet shows both workers so many authorities."""
+        """Wait until the kubelet has mounted so many authorities in both workers."""
 
         def probe() -> bool:
             for name in GROUPS:
@@ -194,7 +194,7 @@ class Scene:
                     try:
                         self.inside("write", "--keyed", "--topic", name, stdin=values)
                     except CommandFailed:
-                        continue  # the broker restarts; the count goes by what the topic holds
+                        continue  # the broker restarts; the count uses the topic's content
                 number += BATCH
 
         thread = threading.Thread(target=run)
@@ -227,7 +227,7 @@ def test_secrets_of_strimzi_are_rotated_under_load(strimzi: Scene) -> None:
     before = strimzi.pods()
     assert {name: restarts for name, (_, restarts) in before.items()} == {f"{name}-fleet-0": 0 for name in GROUPS}
     with strimzi.load():
-        # A new key of the cluster's authority: brokers show certificates of the old one until all trust the new one.
+        # A new key of the cluster's authority: brokers present old certificates until all clients trust the new one.
         strimzi.secrets.replace_cluster_key()
         strimzi.apply(strimzi.secrets.cluster_ca_secret())
         strimzi.wait_mounted(authorities=2)
@@ -237,7 +237,7 @@ def test_secrets_of_strimzi_are_rotated_under_load(strimzi: Scene) -> None:
         strimzi.wait_ready()
         strimzi.secrets.forget_old_authorities()
         strimzi.apply(strimzi.secrets.cluster_ca_secret())
-        # A new clients' authority and a new password. The kubelet is later than the brokers.
+        # A new clients' authority and a new password. The kubelet updates files after the brokers.
         strimzi.secrets.replace_clients_key()
         strimzi.kafka.change_password(TOOLS, BY_PASSWORD, "second")
         strimzi.apply(strimzi.secrets.tls_user(BY_CERTIFICATE), scram_user(BY_PASSWORD, "second"))
@@ -250,7 +250,7 @@ def test_secrets_of_strimzi_are_rotated_under_load(strimzi: Scene) -> None:
     for name in GROUPS:
         counted = strimzi.count(name)
         assert counted["in"] > 0
-        # An output whose acknowledgement got lost with a refused certificate may be there twice.
+        # An output whose acknowledgement was lost with a refused certificate may be written twice.
         expected = {"done": counted["in"], "failed": 0, "lost": 0, "unknown": 0}
         assert {key: counted[key] for key in expected} == expected, (name, counted)
         handled = strimzi.handled(name)

@@ -1,5 +1,5 @@
-"""An upgrade of the chart with another worker image: running fleets keep theirs until their spec names another, or go
-over in waves where the chart says so."""
+"""An upgrade of the chart with another worker image: running fleets keep theirs until their spec names another, or
+upgrade in waves if the chart enables them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait_upgrade(fleet: FlightFleet, status: str, reason: str) -> str:
 
 
 def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(second: Installation, second_fleets: Fleets) -> None:
-    """The same image under its full name stands for a new one."""
+    """The same image under its full name serves as a new one."""
     old = second.consumer_image
     new = f"docker.io/library/{old}"
     with second_fleets.named("upgraded", retries=True) as fleet:
@@ -67,7 +67,7 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(second: Insta
         before = uids(fleet)
         with upgraded(second, new):
             message = wait_upgrade(fleet, "True", "DefaultImageDiffers")
-            assert f"{new} now: set spec.image" in message
+            assert f"is now {new}: set spec.image" in message
             assert (uids(fleet), images(fleet)) == (before, {old})
             assert fleet.group()["status"]["image"] == old
             patch = json.dumps({"spec": {"image": new}})
@@ -79,7 +79,7 @@ def test_upgrade_keeps_the_pods_until_the_spec_names_the_new_image(second: Insta
 
 
 def test_three_groups_go_over_one_by_one_with_the_canary_first(second: Installation, second_fleets: Fleets) -> None:
-    """The same image under its full name stands for a new one. Groups that other tests left would go over as well."""
+    """The same image under its full name serves as a new one. Groups left by other tests would be upgraded too."""
     second.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", "--wait=false")
     old = second.consumer_image
     new = f"docker.io/library/{old}"
@@ -108,7 +108,7 @@ def test_three_groups_go_over_one_by_one_with_the_canary_first(second: Installat
 
         with upgraded(second, new, waves=1):
             eventually(arrived, timeout_s=600.0, what="all three to go over", poll_s=0.5)
-            print(f"{len(at_once)} looks, at most {max(at_once)} at once, in this order: {begun}")
+            print(f"{len(at_once)} samples, at most {max(at_once)} at once, in this order: {begun}")
             assert begun[0] == "wave-c"
             assert max(at_once) == 1
             for name, fleet in made.items():

@@ -1,4 +1,4 @@
-"""docs/install.md and docs/own-image.md, typed command by command on a cluster without the operator.
+"""docs/install.md and docs/own-image.md, executed command by command on a cluster without the operator.
 
 The last command removes the CRDs, and with them every object of the project.
 """
@@ -24,19 +24,19 @@ pytestmark = ON_SECOND_CLUSTER
 
 INSTALL, OWN_IMAGE = "docs/install.md", "docs/own-image.md"
 SHOP = "shop"
-TO_A_FLEET = ("Images", "The operator", "Credentials", "The first group", "Look at it")
+TO_A_FLEET = ("Images", "The operator", "Credentials", "The first group", "Check the group")
 CRDS = ("backfills", "consumergroups", "kafkaclusters", "offsetresets", "operatorstates", "redrives", "retrypolicies")
 ORDERS = b'{"item": "tea", "count": 2}\n{"item": "milk", "count": 0}\n'
 UNTIL_DONE = (
     '"$@" >/tmp/out 2>&1 & worker=$!; until grep -q "done=1 failed=1" /tmp/out; do sleep 1; done; '
     "kill $worker; wait $worker; code=$?; cat /tmp/out; exit $code"
 )
-"""A person who watches the progress line and stops the run when both orders are done."""
+"""A script that acts as a user: it stops the run when the progress line shows both orders as done."""
 
 
 @pytest.fixture
 def bare(second: Installation) -> Installation:
-    """The second cluster without the operator, and without groups, which nothing would end any more."""
+    """The second cluster without the operator, and without groups, which nothing would delete any more."""
     second.cluster.kubectl("delete", "consumergroups", "--all", "--all-namespaces", f"--timeout={PATIENCE_S:.0f}s")
     second.cluster.helm("uninstall", "consumer-fleet", "--namespace", OPERATOR_NAMESPACE, "--wait")
     second.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=290s")

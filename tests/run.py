@@ -41,7 +41,7 @@ PROGRESS_EVERY_S = 60.0
 SETTLING_S = 30.0
 """Seconds after the begin of a suite until what it takes of the processors shows, so that another may begin."""
 ROOM_EVERY_S = 5.0
-"""Seconds between two looks whether there is room."""
+"""Seconds between two checks for room."""
 AT_ONCE = 3
 """The most suites on real parts at a time: each has moments in which it waits, and then all of them compute."""
 
@@ -58,6 +58,7 @@ OPERATOR_UNIT = tuple(
     f"tests/unit/{each}" for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "chart")
 )
 """The operator's part of the unit tests, on the second processor; all others are the suite `unit`."""
+BY_HAND = ("gallery", "test_first_run.py")
 STAGES: tuple[Stage, ...] = (
     (
         LINT,
@@ -70,16 +71,20 @@ STAGES: tuple[Stage, ...] = (
         Suite("apiserver", ("tests/apiserver",), 900, Need.API_SERVER),
         Suite("killed", ("tests/killed",), 720, Need.API_SERVER),
         Suite("operators", ("tests/operators",), 600, Need.API_SERVER),
-        Suite("observe", ("tests/observe",), 480),
+        # The gallery and the first run pass by hand, and not yet next to other suites.
+        Suite("observe", ("tests/observe", *(f"--ignore=tests/observe/{each}" for each in BY_HAND)), 480),
+        Suite("release", ("tests/release",), 480, Need.API_SERVER),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
         Suite("retries", ("tests/retries",), 540),
         Suite("faults", ("tests/faults",), 480),
         Suite("spark", ("tests/spark",), 780),
         Suite("interop", ("tests/interop",), 240),
+        Suite("monitoring", ("tests/monitoring",), 240, Need.API_SERVER),
+        Suite("console", ("tests/console",), 420),
     ),
-    # Each beside nothing else: pods fill the processors, and whatever runs next to them starves, or they do.
-    (Suite("e2e", ("e2e", "--ignore=e2e/load"), 1500, Need.CLUSTER),),
+    # Each alone: pods fill the processors, and they starve whatever runs next to them, or are starved.
+    (Suite("e2e", ("e2e", "--ignore=e2e/load", "--ignore=e2e/newcomer"), 1500, Need.CLUSTER),),
     (Suite("load", ("e2e/load",), 2700, Need.CLUSTER),),
     (Suite("cluster", ("tests/local_cluster",), 600, Need.CLUSTER),),
 )

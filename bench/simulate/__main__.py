@@ -140,8 +140,8 @@ def _changed(case: Case, found: argparse.Namespace) -> Case:
     if found.assignor is not None:
         deal(found.assignor, 1, (), 1)
         changes["assignor"] = found.assignor
-    if found.look_seconds is not None:
-        changes["look_s"] = float(found.look_seconds)
+    if found.poll_seconds is not None:
+        changes["poll_s"] = float(found.poll_seconds)
     if found.commit_seconds is not None:
         changes["commit_s"] = float(found.commit_seconds)
     start = case.start if found.start is None else found.start

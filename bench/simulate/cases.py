@@ -162,7 +162,7 @@ def _findings_of_pace(seed: int) -> Iterator[Case]:
     )
     yield case(
         "a9-lag-in-flight",
-        "A steady load is well served, and the records between two commits are lag to whoever looks.",
+        "A steady load is well served, and the records between two commits count as lag.",
         _world(constant(150.0)),
         start=3,
     )

@@ -15,9 +15,9 @@ DEFAULT_THRESHOLD: Final = 10
 SYNC_S: Final = 15.0
 """Interval of the HPA's controller (`--horizontal-pod-autoscaler-sync-period`)."""
 SYNC_PHASE_S: Final = 7.0
-"""Second of the first sync: neither that of a commit nor that of a look of ours."""
+"""Second of the first sync: neither that of a commit nor that of a poll of ours."""
 POLL_S: Final = 30.0
-"""KEDA's `pollingInterval`, in which it looks whether to wake a fleet or to let it sleep."""
+"""KEDA's `pollingInterval`, in which it checks whether to wake a fleet or to let it sleep."""
 POLL_PHASE_S: Final = 11.0
 COOLDOWN_S: Final = 300.0
 """KEDA's `cooldownPeriod`: time without lag after which a fleet sleeps."""

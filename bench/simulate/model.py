@@ -2,7 +2,7 @@
 
 Workers take time to start; a change of the members stops all of them for a rebalance, and the group's own assignor
 deals the partitions. Commits come in intervals, and the group is observed in intervals that begin at another second, as
-in a cluster: records that are handled and not committed yet are lag for whoever looks. In a steady state, that lag in
+in a cluster: records that are handled and not committed yet are lag for every observer. In a steady state, that lag in
 flight is the rate, times half of the interval of commits and the time that a record takes.
 """
 
@@ -91,7 +91,7 @@ class Group:
             self._handle()
         if (self.now - world.commit_phase_s) % world.commit_s == 0.0:
             self.committed = [max(done, int(to)) for done, to in zip(self.committed, self.work.handled, strict=True)]
-        if self.now % world.look_s == 0.0 and not world.is_unseen(self.now):
+        if self.now % world.poll_s == 0.0 and not world.is_unseen(self.now):
             self._observe()
 
     def arrive(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.simulate.cases import SEED
-from bench.simulate.world import ASSIGNOR, COMMIT_S, LOOK_S, REBALANCE_S, START_S
+from bench.simulate.world import ASSIGNOR, COMMIT_S, POLL_S, REBALANCE_S, START_S
 from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX, Scaling
 
 DESCRIPTION: Final = """\
@@ -90,7 +90,7 @@ def _add_group(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("group and rules").add_argument
     add("--start", type=_whole(0, REPLICAS_MAX), metavar="N", help="workers at the start; default: 1, or the case's")
     add("--assignor", metavar="NAME", help=f"built in, or module:Class; default: {ASSIGNOR}")
-    add("--look-seconds", type=_whole(1, 3600), metavar="S", help=f"of the operator; default: {LOOK_S:g}")
+    add("--poll-seconds", type=_whole(1, 3600), metavar="S", help=f"of the operator; default: {POLL_S:g}")
     add("--commit-seconds", type=_whole(1, 3600), metavar="S", help=f"of workers; default: {COMMIT_S:g}")
     add("--lag-threshold", type=_whole(1, 10**12), metavar="N", help="of KEDA, instead of 10 s of a worker's work")
     add(

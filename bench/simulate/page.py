@@ -59,8 +59,8 @@ def _heading(case: Case, seed: int) -> Iterator[str]:
     world = case.world
     yield f"{case.name}: {case.shows}"
     yield (
-        f"{case.seconds:g} s from {case.start} workers, {world.partitions} partitions, {world.assignor}, looks each "
-        f"{world.look_s:g} s, commits each {world.commit_s:g} s, seed {seed}"
+        f"{case.seconds:g} s from {case.start} workers, {world.partitions} partitions, {world.assignor}, polls each "
+        f"{world.poll_s:g} s, commits each {world.commit_s:g} s, seed {seed}"
     )
 
 
@@ -100,7 +100,7 @@ def _document(comparison: Comparison) -> dict[str, Any]:
         "scaling": dict(case.spec),
         "partitions": world.partitions,
         "assignor": world.assignor,
-        "lookSeconds": world.look_s,
+        "pollSeconds": world.poll_s,
         "commitSeconds": world.commit_s,
         "rules": {figures.rule: _figures(comparison, figures) for figures in comparison.figures},
     }

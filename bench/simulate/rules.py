@@ -12,9 +12,9 @@ from fleet_operator.planning.lag import group_lag
 from fleet_operator.planning.observation import WorkerObservation
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
+from fleet_operator.planning.scaling.history import ScalingHistory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.schedules import bounds_at
-from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.work import RecordInHand, WorkObservation
 
@@ -40,21 +40,21 @@ class Rule(Protocol):
 
 @dataclass(slots=True)
 class FleetRule:
-    """The planner of this operator, which decides at each look."""
+    """The planner of this operator, which decides at each poll."""
 
     scaling: Scaling
     name: str = "fleet"
     decisions: list[tuple[float, ScaleDecision]] = field(default_factory=list)
     _memory: SizingState = field(default_factory=SizingState)
-    _trail: Trail = field(default_factory=Trail)
+    _history: ScalingHistory = field(default_factory=ScalingHistory)
     _reports: tuple[WorkerObservation, ...] = ()
 
     def choose(self, sight: Sight) -> Choice:
-        if not sight.looks:
+        if not sight.polls:
             return Choice(sight.pods)
         if sight.now % REPORTS_S == 0.0:
             self._reports = _reports(sight)
-        decision, self._trail = decide(self._facts(sight), self._trail, sight.at)
+        decision, self._history = decide(self._facts(sight), self._history, sight.at)
         self._memory = decision.memory or self._memory
         if not self.decisions or _shown(self.decisions[-1][1]) != _shown(decision):
             self.decisions.append((sight.now, decision))

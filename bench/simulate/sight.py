@@ -84,14 +84,14 @@ class Sight:
         return str(1 + sum(at <= self._group.now for at in self._group.world.releases))
 
     @property
-    def looks(self) -> bool:
-        """True in the seconds in which the operator looks at the group, whether brokers answer or not."""
-        return self._group.now % self._group.world.look_s == 0.0
+    def polls(self) -> bool:
+        """True in the seconds in which the operator polls the group, whether brokers answer or not."""
+        return self._group.now % self._group.world.poll_s == 0.0
 
     @property
     def observed(self) -> GroupObservation | None:
-        """The operator's last observation; None before the first, and at a look to which no broker answers."""
-        if self.looks and self._group.world.is_unseen(self._group.now):
+        """The operator's last observation; None before the first, and at a poll to which no broker answers."""
+        if self.polls and self._group.world.is_unseen(self._group.now):
             return None
         return self._group.observed
 

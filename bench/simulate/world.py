@@ -15,7 +15,7 @@ Stretch = tuple[float, float]
 START_S: Final = 8.0
 REBALANCE_S: Final = 4.0
 COMMIT_S: Final = 5.0
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 ASSIGNOR: Final = "cooperative-sticky"
 
 
@@ -59,7 +59,7 @@ class World:
     rebalance_s: float = REBALANCE_S
     commit_s: float = COMMIT_S
     commit_phase_s: float = 3.0
-    look_s: float = LOOK_S
+    poll_s: float = POLL_S
     assignor: str = ASSIGNOR
 
     @property

@@ -1,10 +1,8 @@
 """Consumer Fleet's consumer: a library (`Consumer`) and the contract of the handlers that run on it.
 
-What needs librdkafka or sockets is imported on first use: the pure parts (`fleet_consumer.contract.naming`) must not
-cost them.
+Names that need librdkafka or sockets are imported on first use, so that pure modules such as
+`fleet_consumer.contract.naming` can be imported without them.
 """
-
-from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

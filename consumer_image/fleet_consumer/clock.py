@@ -1,10 +1,7 @@
-"""Time as a dependency.
+"""Clocks as objects that are passed in, so that tests can control time.
 
-Pure code takes `now`; the threads that own time read it from a `Clock`, so that a test can own time instead.
-Nothing here may sleep or schedule.
+Pure code gets the time as an argument; threads read it from a `Clock`. Nothing in this module may sleep or schedule.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable
@@ -12,10 +9,11 @@ from typing import Protocol
 
 
 def _steady() -> Callable[[], float]:
-    """The clock that goes on while the machine is suspended.
+    """Return a monotonic clock that also runs while the machine is suspended.
 
-    Linux's CLOCK_MONOTONIC stands still then. A member that woke would take its session for young, though the broker
-    has long given its partitions to others. Those of macOS and Windows, which has no `clock_gettime`, go on.
+    Linux's CLOCK_MONOTONIC stops during suspension. A member that resumes would then take its session for valid,
+    although the broker has given its partitions to others. The monotonic clocks of macOS and of Windows (which has no
+    `clock_gettime`) do not stop.
     """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     if boot is None or not hasattr(time, "clock_gettime"):
@@ -27,21 +25,17 @@ _now = _steady()
 
 
 class Clock(Protocol):
-    """A source of both kinds of time, in seconds."""
+    """Monotonic and wall-clock time, in seconds."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary origin, those of a suspended machine included; never goes back.
-
-        For deadlines and intervals.
-        """
+        """Return seconds since an arbitrary origin, for deadlines and intervals. They never decrease, and include time
+        during which the machine was suspended."""
 
     def wall(self) -> float:
-        """Seconds since the Unix epoch; may jump. For what people and other machines read."""
+        """Return seconds since the Unix epoch, for people and other machines. They may jump."""
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def monotonic(self) -> float:
         return _now()
 

@@ -1,11 +1,9 @@
-"""Records: what polls return and handlers are given, and what handlers may answer.
+"""Records that polls return and handlers receive, and the results that handlers may return or raise.
 
-Both the data plane, which makes records, and the worker, which handles answers, import this module. Nothing here may do
-I/O. A poll returns runs, because handlers keep order and offsets per partition, and because a list that is passed on
-costs nothing per record.
+The package `librdkafka` creates records, and the worker handles results. Both import this module, which must not do
+I/O. A poll returns runs (records of one partition), because order and offsets are kept per partition, and because
+passing on a list costs nothing per record.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,24 +14,22 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
     topic: str
     partition: int
 
     @property
     def name(self) -> str:
-        """The partition in messages, such as `orders-3`."""
+        """The name of the partition in messages, such as `orders-3`."""
         return f"{self.topic}-{self.partition}"
 
 
 def names(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions in messages, separated by commas."""
+    """Return the names of partitions for a message, separated by commas."""
     return ", ".join(part.name for part in partitions)
 
 
 class TimestampType(StrEnum):
-    """The meaning of a record's timestamp, in Java's words; the topic's setting `message.timestamp.type` decides it."""
+    """The meaning of a record's timestamp, with Java's names. The topic's `message.timestamp.type` decides it."""
 
     NO_TIMESTAMP_TYPE = "NoTimestampType"
     CREATE_TIME = "CreateTime"
@@ -41,12 +37,13 @@ class TimestampType(StrEnum):
 
 
 _TIMESTAMP_TYPES: Mapping[int, TimestampType] = {1: TimestampType.CREATE_TIME, 2: TimestampType.LOG_APPEND_TIME}
-"""By librdkafka's numbers."""
+"""Timestamp types, keyed by their numbers in librdkafka."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The place and attempt at which a record was read just now; differs from the record's origin in retries."""
+    """The topic, partition and offset at which a record was last read, its timestamp there, and the attempt. For a
+    retried record, these coordinates differ from those of its origin."""
 
     topic: str
     partition: int
@@ -56,8 +53,8 @@ class Delivery:
 
 
 class _Source:
-    """A slot for the message that a record was read from, unset in records made of fields. No field: neither compared,
-    copied, pickled nor shown."""
+    """A slot for the librdkafka message of a record, unset in records that were created from field values. It is not a
+    dataclass field, so the message is not compared, copied, pickled or shown."""
 
     __slots__ = ("_message",)
     _message: Any
@@ -65,13 +62,14 @@ class _Source:
 
 @dataclass(slots=True)
 class Record(_Source):
-    """One Kafka record, as its handler's own: what a handler assigns to it changes nothing that the worker writes or
+    """One Kafka record, owned by its handler. Assignments to the record do not change what the worker writes or
     commits.
 
-    `topic`, `partition`, `offset` and `timestamp` (milliseconds since the epoch, -1 when the broker gave none) are
-    those of the record's origin, so that idempotency keys and event times hold in every delivery.
-    `key` and `value` are bytes or None, or what `decode` made of them. `headers` keep their order and duplicates.
-    `leader_epoch` is -1 when unknown. `attempt` is 0 on the first delivery; `first_failed_at` is in milliseconds.
+    `topic`, `partition`, `offset` and `timestamp` (milliseconds since the epoch, -1 if the broker gave none) are those
+    of the record's origin, so that idempotency keys and event times are the same in every delivery. `key` and `value`
+    are bytes or None, or the result of `decode`. `headers` keep their order and duplicates. `leader_epoch` is -1 if
+    unknown. `attempt` is 0 on the first delivery. `first_failed_at` is the time of the first failure in milliseconds
+    since the epoch, None before a failure.
     """
 
     topic: str
@@ -86,16 +84,14 @@ class Record(_Source):
     first_failed_at: int | None = None
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """For copies and pickles: the fields, and not what they were read from."""
+        """Return the fields without the message, for copies and pickles."""
         return None, {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """The type of the timestamp that was read with this record; `NO_TIMESTAMP_TYPE` when that is not known.
-
-        It is read from the message on request, so it is no field. It is unknown for a record made of fields, copied or
-        pickled, and for a retried one, whose timestamp is its origin's.
-        """
+        """The type of this record's timestamp, read from librdkafka's message. It is `NO_TIMESTAMP_TYPE` (unknown) for
+        a retried record, whose timestamp is that of its origin, and for a record that was created from field values,
+        copied or pickled."""
         message = getattr(self, "_message", None)
         if message is None:
             return TimestampType.NO_TIMESTAMP_TYPE
@@ -103,13 +99,13 @@ class Record(_Source):
 
     @property
     def delivery(self) -> Delivery:
-        """The place and attempt at which this record was read just now."""
+        """The topic, partition and offset at which this record was last read, and the attempt."""
         return Delivery(self.topic, self.partition, self.offset, self.timestamp, self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """A record a handler wants written: acknowledged by all in-sync replicas before the input's offset is committed."""
+    """A record for the worker to write, acknowledged by all in-sync replicas before the input record is committed."""
 
     topic: str
     value: bytes | str | None
@@ -118,11 +114,11 @@ class Produce:
 
 
 class HandlerVerdict(Exception):
-    """Base of what a handler raises to decide a record's fate itself; raise one of its subclasses."""
+    """Base class of the exceptions by which a handler decides a record's outcome. Raise a subclass."""
 
 
 class RetryAfter(HandlerVerdict):
-    """Try this record again, no sooner than after `seconds`."""
+    """Retry this record after at least `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"retry after {seconds} s")
@@ -130,7 +126,7 @@ class RetryAfter(HandlerVerdict):
 
 
 class Fatal(HandlerVerdict):
-    """This record can never succeed: put it into the failed topic now, with `reason`."""
+    """Write this record to the failed topic now, with `reason`, because it can never succeed."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -138,7 +134,7 @@ class Fatal(HandlerVerdict):
 
 
 class Skip(HandlerVerdict):
-    """Drop this record on purpose; it is counted as dropped, with `reason` in the log."""
+    """Drop this record on purpose. It is counted as dropped, and `reason` is logged."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -160,44 +156,43 @@ class Run:
         """The offset to commit once all records of the run are done."""
         return self.records[-1].offset + 1
 
-    # Columns: what batches need of all records at once. Of a run that was just polled they are read from librdkafka's
-    # messages, and no `Record` is made unless somebody asks for `records`.
+    # The methods below return columns of all records, for batches. A run that was just polled reads them from
+    # librdkafka's messages, and makes `Record` objects only when `records` is used.
 
     def values(self) -> list[Any]:
-        """The value of each record, None for a tombstone; as it was read, while `records` are not asked for."""
+        """Return the value of each record, None for a tombstone. Values are raw bytes before `records` is used."""
         return [record.value for record in self.records]
 
     def keys(self) -> list[Any]:
-        """The key of each record, None where there is none; as `values`."""
+        """Return the key of each record, None if it has none. Keys are decoded or raw like `values`."""
         return [record.key for record in self.records]
 
     def offsets(self) -> list[int]:
-        """The offset of each record."""
         return [record.offset for record in self.records]
 
     def timestamps(self) -> list[int]:
-        """The timestamp of each record, in milliseconds since the epoch."""
+        """Return the timestamp of each record, in milliseconds since the epoch."""
         return [record.timestamp for record in self.records]
 
 
 class Gap(NamedTuple):
-    """Offsets of one partition, from `first` up to and without `next`, at which there is no record to read."""
+    """Offsets without records in one partition, from `first` (inclusive) to `next` (exclusive)."""
 
     first: int
     next: int
 
-    def behind(self, former: Gap | None) -> Gap:
-        """This gap, with the `former` one if it ends where this one begins."""
+    def behind(self, former: "Gap | None") -> "Gap":
+        """Return this gap, joined with the `former` gap if this gap begins where the former gap ends."""
         return self if former is None or former.next != self.first else Gap(former.first, self.next)
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The runs of one poll; empty when there was nothing to hand out in time.
+    """The runs of one poll; empty if no record arrived in time.
 
-    `gaps` are the offsets without records that the poll moved positions over, behind the runs: a partition's last
-    offsets when a transaction's marker, aborted records or what compaction removed stand there, and what retention
-    deleted before it was read.
+    `gaps` are offsets without records that follow the runs; the poll moved positions past them. They come from
+    transaction markers, from aborted or compacted records at the end of a partition, and from records that retention
+    deleted before they were read.
     """
 
     runs: list[Run]
@@ -205,7 +200,7 @@ class Records:
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """For each partition that this poll moved, the offset to commit once its records are done (as KIP-1094)."""
+        """The offset to commit, once its records are done, for each partition that this poll moved (as in KIP-1094)."""
         offsets = {run.topic_partition: run.next_offset for run in self.runs}
         return offsets | {part: gap.next for part, gap in self.gaps.items()}
 

@@ -1,4 +1,4 @@
-"""The file that spark-submit runs in a Backfill's driver; it takes a file, not a module."""
+"""The script of a Backfill's driver; spark-submit runs a file, not a module."""
 
 import sys
 

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Run by Kubernetes before it ends an executor, such as on a node that is drained: Spark gives the executor no further task,
-# and it ends after the one in hand. The pod's time to end bounds the wait.
+# The preStop hook of an executor, for example when its node is drained. Spark assigns no more tasks to the executor,
+# which ends after its current task. The pod's termination grace period limits the wait.
 set -euo pipefail
 
-# A handler may have a Java of its own, which is younger.
+# The executor is the oldest Java process; a handler may have started others.
 java=$(pgrep --oldest --exact java) || exit 0
 kill -PWR "$java"
 while kill -0 "$java" 2> /dev/null; do

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Starts what Spark on Kubernetes asks for by the first argument: a driver, an executor, or any other command.
+# Starts a Spark driver or executor on Kubernetes, depending on the first argument. Any other command is run as it is.
 set -euo pipefail
 
 # spark-submit leaves files in its working directory, and the root file system may be read-only.
@@ -7,8 +7,8 @@ enter_scratch() {
   cd "$(mktemp --directory)"
 }
 
-# A driver plans and waits, for minutes: what Java's second compiler and parallel collector cost is two fifths of the
-# processor time of its start, and they gain it nothing.
+# A driver only plans, and then waits for minutes. Java's second compiler and parallel garbage collector would take two
+# fifths of the CPU time of its start, without a benefit.
 BRIEF="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 case "${1:-}" in
@@ -23,7 +23,7 @@ case "${1:-}" in
     ;;
   executor)
     enter_scratch
-    # Numbered from 0; by number, not by name: a later option replaces an earlier one.
+    # Options are added in the order of their numbers, because a later option overrides an earlier one.
     options=()
     for ((number = 0; ; number++)); do
       name="SPARK_JAVA_OPT_$number"
@@ -43,14 +43,15 @@ case "${1:-}" in
       --podName "$SPARK_EXECUTOR_POD_NAME"
     ;;
   supervised)
-    # The container ends with this script: handlers' processes hear the end of the executor, and get time for `teardown`.
+    # The container ends with this script. So the script waits until handler processes, which notice the executor's end,
+    # have run `teardown`.
     shift
     "$@" &
     java=$!
     trap 'kill -TERM "$java"' TERM
     code=0
     wait "$java" || code=$?
-    # A signal ends the wait before the program has ended.
+    # A signal interrupts `wait` although Java still runs.
     while kill -0 "$java" 2> /dev/null; do
       code=0
       wait "$java" || code=$?

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Removes from the packages folder (the argument) what batch jobs on Kafka, files and data frames never load: streaming
+# Removes parts of the packages folder (the argument) that batch jobs on Kafka, files and data frames never load: streaming
 # state, Hive, machine learning, Spark Connect, graphs, YARN, the shell's compiler, ORC; examples, tests and headers.
 set -euo pipefail
 cd "$1"
 
-# A pattern that finds nothing means that another version names its files otherwise: the list must be looked at again.
+# A pattern without a match fails, because another version may have other file names. The list must then be revised.
 shopt -s failglob
 ( cd pyspark/jars
   rm -r connect-repl \
@@ -17,4 +17,4 @@ shopt -s failglob
 
 rm -r pyspark/examples pyspark/data
 rm -r pandas/tests numpy/*/tests pyarrow/tests pyarrow/include
-# pyarrow's libarrow_flight and libarrow_substrait stay: it does not start without them.
+# pyarrow's libarrow_flight and libarrow_substrait stay: it does not load without them.

@@ -1,4 +1,4 @@
-"""Backfills of a fleet on a cluster: made, watched, and their Parquet counted by code of its own."""
+"""Backfills of a fleet on a cluster: created, watched, and their Parquet counted by independent code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lake:
         self._image = image
 
     def make(self) -> None:
-        """Make the claim and the pod, and wait for both. May be repeated."""
+        """Create the claim and the pod, and wait for both. May be repeated."""
         fleet, namespace = self._fleet, self._fleet.namespace
         make_volume(fleet, self._instance, CLAIM)
         source = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": POD}}
@@ -59,7 +59,7 @@ class Lake:
         return self._read("count", backfill)
 
     def differences(self, backfill: Mapping[str, Any]) -> dict[str, Any]:
-        """The records that a comparison found to differ."""
+        """The records that differ by a comparison."""
         return self._read("differences", backfill)
 
     def _read(self, command: str, backfill: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,12 +122,12 @@ class Backfills:
 
 
 def is_exact(wanted: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """True if Parquet holds what it should, record by record."""
+    """True if Parquet has the expected content, record by record."""
     return bool(written["checksum"] == wanted["checksum"] and written["rows"] == wanted["out"])
 
 
 def parquet_line(wanted: Mapping[str, Any], written: Mapping[str, Any]) -> str:
-    """The demo's line on January: what should be in Parquet, by a count of its own, beside what is."""
+    """The demo's line on January: the expected content of Parquet, counted independently, and the actual one."""
     missing, twice = wanted["out"] - written["distinct"], written["rows"] - written["distinct"]
     counts = f"in={wanted['in']} rows={written['rows']} missing={missing} twice={twice}"
     return f"demo, January to Parquet: {counts} checksum={'equal' if is_exact(wanted, written) else 'DIFFERENT'}"
@@ -145,7 +145,7 @@ def make_volume(fleet: FlightFleet, instance: Instance, claim: str) -> None:
         return
     folder = instance.directory / "volumes" / fleet.namespace / claim
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o777)  # the kubelet gives no group to a folder of its node
+    folder.chmod(0o777)  # the kubelet sets no group on a folder of its node
     fleet.cluster.apply([_volume(fleet.namespace, claim, folder)], namespace=fleet.namespace)
 
 

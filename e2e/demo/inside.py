@@ -1,8 +1,8 @@
-"""The Kafka side of the demo. It runs in a pod, next to the brokers, so that it works on any cluster.
+"""The Kafka side of the demo. It runs in a pod next to the brokers, so that it works on any cluster.
 
-It is one file without any code of the project: the counter must share no code with the fleet. Progress goes to standard
+It is one file without code of the project: the counter must share no code with the fleet. Progress goes to standard
 error, the result to standard output as one JSON object. `serve` takes any number of commands, one after another, with
-one process for all.
+one process for all. Decision: docs/decisions/0005-demo-from-a-pod.md.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type:
 
 pause = threading.Event().wait
 EXACT = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
-"""Settings of a producer that counts: each record is written once, and none is taken for written because a later one
-was."""
+"""Settings of an exact producer: each record is written once, and none counts as written because a later one was."""
 LARGEST = 32 * 1024 * 1024
 PROGRESS_EVERY = 100_000
 IDLE_SECONDS_MAX = 30.0
 GROUP_EMPTY_SECONDS_MAX = 90.0
-"""Twice the default session timeout: by then killed members are removed from the group."""
+"""Twice the default session timeout, after which killed members are removed from the group."""
 
 
 def create_topics(options: argparse.Namespace) -> dict[str, Any]:
@@ -209,10 +208,10 @@ def count(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def expect(options: argparse.Namespace) -> dict[str, Any]:
-    """Outcomes of the example's handler for the topic's flights, computed here once more.
+    """Outcomes of the example's handler for the topic's flights, computed independently.
 
-    `checksum` is the sum of the digests of keys and values, which no order changes. `--mended` is the handler that
-    takes cancelled flights too. `--from-ms` (inclusive) and `--to-ms` (exclusive) bound the flights' times.
+    `checksum` is the sum of the digests of keys and values, independent of the order. `--fixed` is the handler that
+    accepts cancelled flights too. `--from-ms` (inclusive) and `--to-ms` (exclusive) bound the flights' times.
     """
     total, given, written, checksum = 0, 0, 0, 0
     for message in read_all(options.bootstrap, options.topic):
@@ -223,10 +222,10 @@ def expect(options: argparse.Namespace) -> dict[str, Any]:
         given += 1
         flight = json.loads(message.value())
         cancelled = flight["dep_time"] is None
-        if cancelled and not options.mended:
+        if cancelled and not options.fixed:
             continue
         line = {"flight": f"{flight['carrier']}{flight['flight']}", "origin": flight["origin"], "dest": flight["dest"]}
-        line |= {"cancelled": cancelled} if options.mended else {}
+        line |= {"cancelled": cancelled} if options.fixed else {}
         line |= {"dep_delay": flight["dep_delay"], "arr_delay": flight["arr_delay"]}
         pair = f"{message.partition()}-{message.offset()}".encode() + b"\0" + json.dumps(line).encode()
         checksum += int.from_bytes(hashlib.sha256(pair).digest()[:8], "big")
@@ -286,7 +285,7 @@ def write(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
-    """The topic's content as text: the values, and each record with its headers and its time."""
+    """The topic's content as strings: the values, and each record with its headers and its time."""
     found = list(read_all(options.bootstrap, options.topic))
     records = [
         {
@@ -301,7 +300,7 @@ def read(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def topics(options: argparse.Namespace) -> dict[str, Any]:
-    """The topics whose names begin with a prefix: partitions, and the settings that differ from the brokers' own."""
+    """The topics whose names begin with a prefix: partitions, and settings that differ from the brokers' defaults."""
     admin = AdminClient({"bootstrap.servers": options.bootstrap})
     present = admin.list_topics(timeout=10).topics
     named = {name: len(topic.partitions) for name, topic in present.items() if name.startswith(options.prefix)}
@@ -345,7 +344,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         command.add_argument("--redrive", default="")
         command.add_argument("--group", default="")
         command.add_argument("--keyed", action="store_true")
-        command.add_argument("--mended", action="store_true")
+        command.add_argument("--fixed", action="store_true")
         command.add_argument("--from-ms", type=int, default=0)
         command.add_argument("--to-ms", type=int, default=sys.maxsize)
         command.add_argument("--pause-seconds-per-thousand", type=float, default=0.0)

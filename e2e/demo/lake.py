@@ -1,6 +1,6 @@
 """The Parquet side of the demo. It runs in a pod of the Spark image, which has pyarrow.
 
-It is one file without any code of the project, as `inside.py`: the counter must share no code with what it counts. The
+Like `inside.py`, it is one file without code of the project: the counter must share no code with what it counts. The
 result is one JSON object on standard output.
 """
 
@@ -16,7 +16,7 @@ import pyarrow.parquet  # type: ignore[import-not-found,unused-ignore]
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    """Every row of a folder of slices, or of a table; files of writes that were not committed are none of it."""
+    """Every row of a folder of slices, or of a table, without files of uncommitted writes."""
     found: list[dict[str, Any]] = []
     for file in files_of(folder):
         found += pyarrow.parquet.ParquetFile(file).read().to_pylist()
@@ -24,8 +24,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files that a table of Delta Lake names in its log; those of an Iceberg table, whose log is not read; or those
-    of all slices."""
+    """The files in the log of a Delta Lake table; all files of an Iceberg table, whose log is not read; or the files of
+    all slices."""
     log = sorted((folder / "_delta_log").glob("*.json"))
     if not log:
         return sorted([*folder.glob("slice=*/*.parquet"), *folder.glob("*/*/data/*.parquet")])
@@ -37,7 +37,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def count(folder: Path) -> dict[str, Any]:
-    """Rows, distinct origins, and the sum of the digests of keys and values, which no order changes."""
+    """Rows, distinct origins, and the sum of the digests of keys and values, which does not depend on the order."""
     rows = rows_of(folder)
     digests = (hashlib.sha256((row["key"] or b"") + b"\0" + row["value"]).digest()[:8] for row in rows)
     return {
@@ -50,7 +50,7 @@ def count(folder: Path) -> dict[str, Any]:
 
 
 def differences(folder: Path) -> dict[str, Any]:
-    """The number of records that two handlers answered differently, and the first of them."""
+    """The number of records with different results of two handlers, and the first of them."""
     rows = rows_of(folder / "differences")
     first = {name: _text(value) for name, value in rows[0].items()} if rows else {}
     return {"rows": len(rows), "distinct": len({(row["partition"], row["offset"]) for row in rows}), "first": first}

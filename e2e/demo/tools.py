@@ -1,4 +1,4 @@
-"""Processes in a fleet's tools pod that answer one command after another: waits ask them several times a second."""
+"""Processes in a fleet's tools pod that answer commands one by one: waits ask them several times a second."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Tools"]
 
 
 class Tools:
-    """One process for each thread that asks; `command` starts it, and again when it has ended."""
+    """One process per asking thread; `command` starts it, and restarts it after its end."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._here = threading.local()
 
     def ask(self, arguments: Sequence[str], stdin: bytes, timeout_s: float) -> dict[str, Any]:
-        """The answer to one command. Raises CommandFailed, also when there is none in time."""
+        """The answer to one command. Raises CommandFailed, also if there is no answer in time."""
         request = {"arguments": list(arguments), "stdin": base64.b64encode(stdin).decode()}
         line = self._exchange(json.dumps(request).encode(), timeout_s)
         whole = line.endswith(b"\n")  # a process that is killed may leave half a line

@@ -1,4 +1,4 @@
-"""docs/backfill.md, typed command by command for the fleet of the README."""
+"""docs/backfill.md, executed command by command for the fleet of the README."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_reader_of_the_page_sizes_replays_and_compares(
     check(outputs, page["Replay to a table"])
     assert sorted(replayed) == sorted(ORDERS.decode().upper().splitlines())
     assert len({name for name in written if name.startswith("orders/") and "/slice=" in name}) >= 1, written
-    assert "delta/orders/_delta_log/00000000000000000001.json" in written, "the table was made, and has one publication"
+    assert "delta/orders/_delta_log/00000000000000000001.json" in written, "the table exists, and has one commit"
     assert not [name for name in written if "_fleet/" in name], "nothing is left staged"
 
 
@@ -97,7 +97,7 @@ def files(installation: Installation, namespace: str) -> set[str]:
 def renamed(text: str) -> str:
     """The objects for a Kafka group of this test's own.
 
-    The README's test runs `orders` beside it, and the walkthrough looks for topics that begin so.
+    The README's test runs `orders` at the same time, and the walkthrough searches for topics with that prefix.
     """
     for word in ("metadata: {name: orders}", "groupRef: {name: orders}", "topics: [orders]"):
         text = text.replace(word, word.replace("orders", "page-orders"))

@@ -1,4 +1,4 @@
-"""Backfills of three months on the real Spark operator: exact, and a live group is left alone by them."""
+"""Backfills of three months on the real Spark operator: exact, and without effect on a live group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from e2e.backfill_scene import (
     SPARK_ROLE,
     BackfillScene,
-    Standing,
+    GroupSnapshot,
     Watch,
     backfill_scene,
     described_failure,
@@ -29,14 +29,14 @@ from e2e.install import Installation
 from tests.support.together import Later
 
 FLIGHTS = 83_161
-"""January, October and November, the first in the data. The demo's run has the whole year."""
+"""Flights of January, October and November, the first in the data. The demo has the whole year."""
 SLICE = 5_000
-MENDED = "flights-handler-mended"
+MENDED = "flights-handler-fixed"
 MONTH_SLICE = 2_000
 LATE_SECONDS = 86_400
 MONTH_ENDS_MS = 1_359_676_800_000
 MONTH = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2013-02-01T00:00:00Z", "lateSeconds": LATE_SECONDS}}
-"""The first month of the data, for what does not need three: Spark's records cost this suite the most."""
+"""The first month of the data, for tests that do not need three: Spark's records cost this suite most."""
 
 
 def shown(status: dict[str, Any]) -> str:
@@ -62,7 +62,7 @@ def months(flights_later: Later[BackfillScene]) -> BackfillScene:
 def test_slices_equal_an_independent_count_and_leave_the_live_group_alone(months: BackfillScene) -> None:
     _, cancelled = first_flights(FLIGHTS)
     with described_failure(months) as scene:
-        before = Standing.of(scene.fleet)
+        before = GroupSnapshot.of(scene.fleet)
         found = scene.run(scene.parquet("months", slice={"maxRecords": SLICE, "maxSeconds": 60}))
         status = found["status"]
         print(shown(status))
@@ -76,7 +76,7 @@ def test_slices_equal_an_independent_count_and_leave_the_live_group_alone(months
         assert status["records"]["failed"] == cancelled, status
         assert (status["offsetsCovered"], status["offsetsTotal"]) == (FLIGHTS, FLIGHTS)
         assert status["attempts"] == 1, status
-        assert Standing.of(scene.fleet) == before
+        assert GroupSnapshot.of(scene.fleet) == before
         assert scene.fleet.count().line() == f"demo: in={FLIGHTS} done={FLIGHTS - cancelled} failed={cancelled} " + (
             "lost=0 duplicated=0"
         ), "nothing was written to the live outputs"
@@ -84,21 +84,21 @@ def test_slices_equal_an_independent_count_and_leave_the_live_group_alone(months
 
 @pytest.mark.together("spark")
 def test_two_handlers_over_a_month_are_compared_record_by_record(months: BackfillScene) -> None:
-    """The example's two: alike but for the field that is ignored, or the old one fails; then with that field."""
+    """The example's two handlers: equal except for an ignored field, or the old one fails; then with that field."""
     with described_failure(months) as scene:
-        before, counted = Standing.of(scene.fleet), scene.fleet.count()
+        before, counted = GroupSnapshot.of(scene.fleet), scene.fleet.count()
         compare(scene)
-        assert Standing.of(scene.fleet) == before
+        assert GroupSnapshot.of(scene.fleet) == before
         assert scene.fleet.count() == counted, "neither handler wrote to the live outputs"
 
 
 def compare(scene: BackfillScene) -> None:
-    mended = scene.fleet.handler_source(EXAMPLE / "mended" / "handler.py")
-    mended["metadata"]["name"] = MENDED
-    scene.fleet.cluster.apply([mended], namespace=scene.fleet.namespace)
+    fixed = scene.fleet.handler_source(EXAMPLE / "fixed" / "handler.py")
+    fixed["metadata"]["name"] = MENDED
+    scene.fleet.cluster.apply([fixed], namespace=scene.fleet.namespace)
     candidate = {"callable": "handler:handle", "configMapRef": {"name": MENDED}}
     ignoring = {**candidate, "ignoreFields": ["cancelled"]}
-    found = scene.run(scene.plain("mended", range=MONTH, sink=parquet(), compare=ignoring))
+    found = scene.run(scene.plain("fixed", range=MONTH, sink=parquet(), compare=ignoring))
     wanted = scene.expect("--to-ms", str(MONTH_ENDS_MS))
     outcome = found["status"]["comparison"]
     print(shown(found["status"]), outcome)
@@ -154,7 +154,7 @@ def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, m
 
 @pytest.mark.together("spark")
 def test_drained_node_lets_the_task_in_hand_end(months: BackfillScene) -> None:
-    """`kubectl drain` ends an executor; nothing of its task is done twice, and another executor goes on."""
+    """`kubectl drain` ends an executor; no part of its task is repeated, and another executor goes on."""
     with described_failure(months) as scene:
         fleet, days = scene.fleet, {"time": {**MONTH["time"], "to": "2013-01-04T00:00:00Z"}}
         paced = {"rate": {"recordsPerSecond": 40}, "slice": {"maxRecords": 400, "maxSeconds": 10}, "parallelism": 1}
@@ -176,7 +176,7 @@ def test_drained_node_lets_the_task_in_hand_end(months: BackfillScene) -> None:
 
 
 def wait_attempt(scene: BackfillScene, name: str, attempt: int) -> int:
-    """Wait until an attempt is under way; the slices that were done by then."""
+    """Wait until an attempt is under way; returns the slices done by then."""
 
     def probe() -> dict[str, Any]:
         status = scene.backfills.status(name)
@@ -201,16 +201,16 @@ def setup(context):
 def handle(record):
     time.sleep(pause)
 """
-"""Slow in a Backfill, so that it is under way for minutes; the live group is not behind by that."""
+"""A handler that is slow only in a Backfill, which then runs for minutes; the live group does not fall behind."""
 PARTITIONS = [0, 1, 2]
-"""A quarter of them: each is a task, and what a task costs by itself is no matter of the rate."""
+"""A quarter of the partitions: each is a task, and the cost of a task itself does not depend on the rate."""
 
 
 @pytest.mark.together("spark")
 def test_orders_reach_a_running_backfill_within_a_slice(installation: Installation, fleets: Fleets) -> None:
     """Suspend, resume, another rate, a guard that trips and is released, a dry run: seen with `kubectl get -w`.
 
-    Orders are followed between slices, so it counts them; a busy machine brings the order and the status a slice late.
+    Control is read between slices, so the test counts slices; on a busy machine control and status are a slice late.
     """
     seconds = 10
     with backfill_scene(installation, fleets, "orders", handler=SLOW) as scene:
@@ -250,7 +250,7 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
             paused = took(lambda: backfills.status("slow")["phase"] == "Paused", "the pause")
             watch.wait("slow", "Paused")
             assert done(scene) - ordered <= 3, "the one under way"
-            # The Spark operator goes by the container, which ends a moment before its pod does.
+            # The Spark operator uses the container's state, and the container ends a moment before its pod.
             eventually(lambda: scene.pods("slow", "driver") == [], timeout_s=PATIENCE_S, what="the driver has ended")
             covered = backfills.status("slow")["offsetsCovered"]
             backfills.patch("slow", {"suspend": False})
@@ -270,7 +270,7 @@ def test_orders_reach_a_running_backfill_within_a_slice(installation: Installati
 
 
 def done(scene: BackfillScene) -> int:
-    """Slices that are done, as the status has it now."""
+    """The present number of done slices in the status."""
     return int(scene.backfills.status("slow")["slices"]["done"])
 
 
@@ -282,7 +282,7 @@ def took(condition: Any, what: str) -> float:
 
 
 def write(scene: BackfillScene, count: int) -> None:
-    """Records with keys, so that they are on all partitions."""
+    """Write records with keys, so that they are in all partitions."""
     lines = "\n".join(f"record-{number}" for number in range(count))
     scene.fleet.inside("write", "--topic", scene.fleet.source, "--keyed", stdin=lines.encode())
 
@@ -336,7 +336,7 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(fl
         assert entry["reason"] == "HandlerFailed", entry
         assert "ValueError" in entry["message"], entry
         assert "partition" in entry["message"], entry
-        # What is before such a record stays, and nothing else is there.
+        # Output before such a record stays, and there is nothing else.
         records, written = failed["status"]["records"], scene.lake.count(failed)
         assert (written["rows"], written["distinct"]) == (records["out"], records["out"])
         assert records["failed"] == 0, records
@@ -361,8 +361,8 @@ def test_handler_that_fails_for_one_record_in_a_hundred_ends_as_on_error_says(fl
 
 
 @pytest.mark.together("spark")
-def test_failed_backfill_goes_on_with_the_mended_handler(installation: Installation, fleets: Fleets) -> None:
-    """Nothing is handled twice, and what the mended handler makes of the record that failed is there."""
+def test_failed_backfill_goes_on_with_the_fixed_handler(installation: Installation, fleets: Fleets) -> None:
+    """Nothing is handled twice, and the corrected handler's output for the failed record is there."""
     with backfill_scene(installation, fleets, "continued", handler=FAILING) as scene:
         fleet = scene.fleet
         write(scene, 1200)
@@ -392,7 +392,7 @@ def test_executor_that_is_killed_for_its_memory_is_named_and_leaves_no_pod(flawe
         wanted = scene.plain("hungry", range=ranged, sink={"none": {}}, parallelism=1, compare=candidate)
         found = scene.run(wanted, "Failed")
         reason, text = message(found)
-        # The kernel ends the process of the handler, or all of the executor's container.
+        # The kernel kills the handler's process, or the executor's whole container.
         assert reason in ("HandlerProcessDied", "ExecutorLost"), text
         assert "memoryOverhead" in text, text
         assert conditions(found)["Complete"]["status"] == "False", found["status"]

@@ -21,19 +21,19 @@ from e2e.scaling.scene import SKEWED, ScalingScene
 BASE_RATE = 9.0
 STEP = 4
 PER_RECORD_S = 0.08
-"""A worker handles less than 12.5 records a second, so a step takes more than three workers: all six that share six
-partitions. A full machine adds little to each record. The benchmark's step is larger: bench/scaling.py."""
+"""Seconds per record: a worker handles less than 12.5 records a second, so a step needs all six workers of the six
+partitions. A busy machine adds little to each record. The benchmark's step is larger: bench/scaling.py."""
 CATCH_UP_S = 90
 """The default of `catchUpSeconds`."""
 REACTION_S = 45.0
-"""Time from a load step to the records of the workers that it takes: two looks at workers that are behind, the start of
-pods, and the join. The benchmark has 25 s as its goal, on a machine that does nothing else."""
+"""Time from a load step to records of the workers that it needs: two polls of workers that are behind, the start of
+pods, and the join. The benchmark's goal is 25 s, on an otherwise idle machine."""
 SKEWED_RATE = 30.0
 SKEWED_AVERAGE = 4
-"""Workers that this rate takes on average, at 80 % of what each can do (9.4 to 12.5 records a second)."""
+"""Workers that this rate needs on average, at 80 % of each one's capacity (9.4 to 12.5 records a second)."""
 SKEWED_PATIENCE_S = 200.0
 BACK_S = 45.0
-"""Time for which a lag has to stay back: longer than it takes to rise after a step."""
+"""Time for which a lag must stay low: longer than its rise after a step."""
 WITHOUT_SCALING = json.dumps([{"op": "remove", "path": "/spec/scaling"}])
 HEARTBEAT_S = 3.0
 WAKE_S = 15.0
@@ -78,12 +78,12 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
 
 
 def put_under_skewed_load(group: ScalingScene, assignor: str) -> int:
-    """Put the skewed load on a fleet of one worker, and wait until its lag is back and has stayed so.
+    """Put the skewed load on a fleet of one worker, and wait until its lag is low again and stays so.
 
     Returns the number of workers, which only grows within this time.
     """
     consumer = {"commitIntervalSeconds": 2, "maxPollRecords": 50, "classic": {"assignors": [assignor]}}
-    # With time to catch up, the number of workers is that of what arrives, however late the first ones were.
+    # With time to catch up, the number of workers follows the arrival rate, however late the first ones were.
     group.make(scaling={"maxReplicas": 12, "catchUpSeconds": 180}, per_record_s=PER_RECORD_S, consumer=consumer)
     group.wait_members(1)
     with group.load(shares=SKEWED) as load:
@@ -104,7 +104,7 @@ def put_under_skewed_load(group: ScalingScene, assignor: str) -> int:
 
 @pytest.mark.together("load")
 def test_lag_of_a_skewed_topic_is_bounded_where_partitions_are_dealt_by_number(installation: Installation) -> None:
-    """On average each of four workers has enough time, and one of them owns all busy partitions."""
+    """On average each of four workers has enough capacity, but one of them owns all busy partitions."""
     with scene(installation, "skewed", partitions=len(SKEWED)) as group:
         put_under_skewed_load(group, "cooperative-sticky")
 
@@ -139,7 +139,7 @@ def test_fleet_keeps_its_workers_while_it_is_paused_and_once_it_is_scaled_no_mor
             group.patch({"scaling": {"paused": True}})
             kept = int(group.wait_status(limit="Paused")["targetReplicas"])
             load.rate(STEP * BASE_RATE)
-            # Before the rise the load asks for two or three.
+            # Before the rise the load needs two or three.
             status = eventually(lambda: with_proposal(group, above=3), timeout_s=PATIENCE_S, what="a proposal")
             assert (status["targetReplicas"], status["limit"]) == (kept, "Paused")
             assert group.conditions()["ScalingActive"] == ("False", "Paused")
@@ -162,7 +162,7 @@ def test_fleet_keeps_its_workers_while_it_is_paused_and_once_it_is_scaled_no_mor
 
 @pytest.mark.together("load")
 def test_removed_static_member_is_replaced_within_a_heartbeat_and_two_seconds(installation: Installation) -> None:
-    """Without the operator its partitions would wait for the session to end, for 45 seconds."""
+    """Without the operator its partitions would wait 45 seconds for the end of the session."""
     with scene(installation, "static", partitions=6) as group:
         group.make(scaling=None, replicas=4, per_record_s=0.0, env={"OUTPUT": group.output})
         group.wait_members(4)
@@ -193,7 +193,7 @@ def test_idle_group_sleeps_wakes_for_its_first_record_and_its_retries_are_in_tim
             retry={"policyRef": {"name": "once"}},
         )
         with group.load() as load:
-            load.rate(3.0)  # without a record, a fleet that takes a minute to start would go to sleep as it does
+            load.rate(3.0)  # without a record, a fleet that needs a minute to start would fall asleep meanwhile
             group.wait_members(1)
             load.wait(10.0)
             load.rate(0.0)
@@ -249,7 +249,7 @@ def test_group_with_a_foreign_member_goes_on_beside_it_and_is_not_scaled(
 
 @pytest.mark.together("load")
 def test_hpa_scales_a_group_without_scaling_of_its_own(installation: Installation) -> None:
-    """Its metric is the operator's gauge of the lag, over an adapter of a page."""
+    """Its metric is the operator's lag gauge, through a minimal metrics adapter."""
     with scene(installation, "hpa", partitions=6) as group:
         group.make(scaling=None, replicas=1)
         group.wait_members(1)

@@ -1,6 +1,6 @@
-"""Flights to tables of Delta Lake and Iceberg: exact, though the handler, the driver and the operator fail on the way.
+"""Flights to tables of Delta Lake and Iceberg: exact although the handler, the driver and the operator fail meanwhile.
 
-FLEET_FLIGHTS sets the number of flights; 336776 are the whole year, which takes a quarter of an hour.
+FLEET_FLIGHTS sets the number of flights; 336776 are the whole year, which takes 15 minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from e2e.backfill_scene import BackfillScene, Standing, backfill_scene, described_failure
+from e2e.backfill_scene import BackfillScene, GroupSnapshot, backfill_scene, described_failure
 from e2e.cluster import PATIENCE_S, conditions, eventually
 from e2e.conftest import Fleets
 from e2e.demo.backfill import BACKFILL_SECONDS_MAX, FINAL
@@ -32,7 +32,7 @@ pytestmark = [
 
 FLIGHTS = int(os.environ.get("FLEET_FLIGHTS", "40000"))
 SLICES = 24
-"""Slices of a run, so that there are some to interrupt."""
+"""Slices of a run: enough to interrupt some."""
 BROKEN = """
 
 from fleet_consumer import Skip
@@ -51,7 +51,7 @@ def handle(record):
 
 
 def handler(scene: BackfillScene, broken_from: int | None) -> dict[str, Any]:
-    """The example's handler, which passes cancelled flights by, and is broken from an offset of partition 0 on."""
+    """The example's handler, which skips cancelled flights, and is broken from an offset of partition 0 on."""
     source: dict[str, Any] = scene.fleet.manifests()[0]
     source["data"]["handler.py"] += BROKEN.format(broken_from=broken_from)
     return source
@@ -89,13 +89,13 @@ def test_flights_are_in_a_delta_table_once_though_handler_driver_and_operator_fa
         fleet = scene.fleet
         ends = fleet.inside("committed", "--topic", fleet.source, "--group", fleet.group_id)
         fleet.deploy(handler(scene, ends["0"] // 3))
-        before = Standing.of(fleet)
+        before = GroupSnapshot.of(fleet)
         sized = {"slice": {"maxRecords": max(100, FLIGHTS // SLICES)}}
         wanted = scene.plain("delta", **table(scene, format="Delta", path="delta"), **sized)
         failed = scene.run(wanted, "Failed")
         assert "broken on purpose" in conditions(failed)["Failed"]["message"], failed["status"]
         assert 0 < scene.lake.count(failed)["rows"] < FLIGHTS, "what is before the record is in the table"
-        assert Standing.of(fleet) == before
+        assert GroupSnapshot.of(fleet) == before
 
         fleet.deploy(handler(scene, None))
         scene.backfills.patch("delta", {"retry": 1})
@@ -115,14 +115,14 @@ def test_flights_are_in_a_delta_table_once_though_handler_driver_and_operator_fa
         assert written["checksum"] == expected["checksum"]
         records = found["status"]["records"]
         assert (records["in"], records["dropped"]) == (expected["out"], expected["failed"]), records
-        # Publications, each with one file: not one for each task of each slice.
+        # Each commit of the table has one file, not one per task and slice.
         assert written["files"] <= 8, written
 
 
 def test_flights_are_in_an_iceberg_table_on_s3_whose_executors_come_with_the_work(
     installation: Installation, lakehouse: BackfillScene
 ) -> None:
-    """With dynamic allocation, the web interface and the event log; and a sample of it first."""
+    """With dynamic allocation, the web interface and the event log; a sample comes first."""
     with described_failure(lakehouse) as scene:
         start_object_store(installation.instance, scene)
         sink = stored(scene, format="Iceberg", path="iceberg", name="lake.shop.flights")

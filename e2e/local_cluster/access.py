@@ -1,4 +1,4 @@
-"""Access to a cluster's API, of the embedded cluster or one that ``FLEET_KUBECONFIG`` names."""
+"""Access to the API of the embedded cluster, or of the one that ``FLEET_KUBECONFIG`` names."""
 
 import json
 import os
@@ -18,7 +18,7 @@ MANIFESTS = Path(__file__).parent / "manifests"
 
 
 def foreign_kubeconfig() -> Path | None:
-    """The kubeconfig in ``FLEET_KUBECONFIG``, or None. ``KUBECONFIG`` is not looked at: it may name production.
+    """The kubeconfig in ``FLEET_KUBECONFIG``, or None. ``KUBECONFIG`` is ignored: it may name production.
 
     Raises ClusterError (``ClusterUnreachable``) when the file does not exist.
     """
@@ -33,7 +33,7 @@ def foreign_kubeconfig() -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """kubectl and helm with one kubeconfig, in the versions that belong to this package."""
+    """kubectl and helm with one kubeconfig, in this package's versions."""
 
     kubeconfig: Path
 
@@ -59,7 +59,7 @@ class ClusterAccess:
 def await_definitions(kubectl: Callable[..., str], *objects: str, timeout_s: float) -> None:
     """Wait until CustomResourceDefinitions, named or given as ``--filename=``, are established.
 
-    ``kubectl wait`` ends with an error where it meets one so new that its conditions are null. Raises ClusterError.
+    ``kubectl wait`` fails for one so new that its conditions are null. Raises ClusterError.
     """
 
     def established() -> bool:
@@ -70,7 +70,7 @@ def await_definitions(kubectl: Callable[..., str], *objects: str, timeout_s: flo
 
 
 def condition_holds(thing: Mapping[str, object], kind: str, *, since: str = "") -> bool:
-    """True if an object's condition ``kind`` is True, and was reported at ``since`` (RFC 3339, UTC) or later."""
+    """True if an object's condition ``kind`` is True and was reported at ``since`` (RFC 3339, UTC) or later."""
     status = thing.get("status")
     conditions = (status.get("conditions") or []) if isinstance(status, Mapping) else []
     return any(

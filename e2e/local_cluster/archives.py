@@ -1,7 +1,7 @@
-"""Image archives without a builder, for images that are a program or a few folders.
+"""Image archives without a builder, for images of a program or a few folders.
 
-The format is that of ``docker save``: a tar of layers (tars themselves), a config and a manifest. The content is fixed
-to the byte (no times, no owners), so that the same files give the same image.
+The format is that of ``docker save``: a tar of layers (tars themselves), a config and a manifest. It is
+reproducible to the byte (no times, no owners): the same files give the same image.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ class ImageSettings:
 
 
 def architecture() -> str:
-    """This machine's processor in the words of image formats."""
+    """This machine's processor architecture, as image formats name it."""
     return ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
@@ -54,7 +54,7 @@ def write_image(archive: Path, name: str, layers: Sequence[Path], settings: Imag
             "WorkingDir": settings.working_dir,
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},
-        # Builders count the layers by this list.
+        # Builders count layers by this list.
         "history": [{"created": "1970-01-01T00:00:00Z", "created_by": "local-cluster"} for _ in digests],
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": [f"{digest}.tar" for digest in digests]}]

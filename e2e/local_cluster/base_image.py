@@ -11,11 +11,11 @@ from e2e.local_cluster.steps import step
 
 __all__ = ["PYTHON_BASE", "SPARK_BASE", "BaseImage", "base_archive"]
 
-# The Debian whose Python is the 3.11 that the project is written for.
+# The Debian release with Python 3.11, the project's version.
 SUITE = "bookworm"
 PYTHON_PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-venv")
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "procps", "tini")
-# Java is installed with links into the folder of manual pages; so that one stays in a base with Java.
+# Java is installed with links into the folder of manual pages, so a base with Java keeps that folder.
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/info/*", "/usr/share/locale/*", "/var/cache/*")
 MANUALS = "/usr/share/man/*"
 
@@ -26,19 +26,19 @@ class BaseImage:
 
     name: str
     revision: int
-    """Counted up when something below changes what is in the file system."""
+    """Raised when something below changes the content of the file system."""
     packages: tuple[str, ...]
     left_out: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
 
     @property
     def tag(self) -> str:
-        """Name in the builder's storage, and the build argument BASE_IMAGE of what stands on it."""
+        """Name in the builder's storage, and the build argument BASE_IMAGE of images based on it."""
         return f"localhost/{self.name}:{SUITE}-{self.revision}"
 
 
 PYTHON_BASE = BaseImage("fleet-base", 1, PYTHON_PACKAGES, (*LEFT_OUT, MANUALS))
-# Executors here live for a minute: the second compiler and a parallel collector would take half of their time.
+# Executors here live for a minute: the second compiler and a parallel collector would use half of that.
 BRIEF_JVM = ("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 SPARK_BASE = BaseImage("fleet-spark-base", 2, (*PYTHON_PACKAGES, *JAVA_PACKAGES), LEFT_OUT, env=(BRIEF_JVM,))
 

@@ -1,7 +1,7 @@
-"""Container images from Dockerfiles without an engine: buildah in a chroot, with a storage of its own in the cache.
+"""Container images from Dockerfiles without an engine: buildah in a chroot, with its own storage in the cache.
 
-Nothing is pulled: a Dockerfile begins FROM an image that the storage holds, such as the base image made from Debian
-packages. `pip` inside a build reaches packages as it does on this machine.
+Nothing is pulled: a Dockerfile begins FROM an image in the storage, such as the base image made from Debian packages.
+`pip` inside a build reaches packages as it does on this machine.
 """
 
 import json
@@ -21,7 +21,7 @@ from e2e.local_cluster.steps import step
 __all__ = ["Builder", "Recipe", "open_builder"]
 
 HOST_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# What pip needs to know about how this machine reaches packages; the rest of its settings is about other things.
+# The settings with which pip reaches packages on this machine; others do not matter here.
 PIP_SETTINGS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "proxy", "timeout", "retries")
 BUILDS_REMEMBERED_MAX = 12
 BUILDS_KEPT = 3
@@ -29,17 +29,17 @@ BUILDS_KEPT = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Everything that a build takes beside its context."""
+    """Inputs of a build other than its context."""
 
     base: BaseImage = PYTHON_BASE
-    """Given to the Dockerfile as the argument BASE_IMAGE."""
+    """Passed to the Dockerfile as the argument BASE_IMAGE."""
     dockerfile: Path | None = None
-    """None for the context's own."""
+    """None for the Dockerfile of the context."""
 
 
 @contextmanager
 def open_builder() -> Iterator["Builder"]:
-    """Hold the builder; no two processes build at a time."""
+    """Lock the builder: one process builds at a time."""
     storage = fleet_home() / "buildah"
     with file_lock(fleet_home() / ".buildah.lock", purpose="building images"):
         storage.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def open_builder() -> Iterator["Builder"]:
 class Builder:
     """Builds, runs and packs images of one storage; every failure is a ClusterError (``BuildFailed``).
 
-    A build whose base image is not in the storage yet makes it first (``DownloadFailed``).
+    A build whose base image is missing in the storage creates it first (``DownloadFailed``).
     """
 
     def __init__(self, storage: Path) -> None:
@@ -90,7 +90,7 @@ class Builder:
                 self.take(archive)
 
     def pack(self, tag: str, archive: Path, *, name: str) -> None:
-        """Write the image's archive, with the full name that it is to have elsewhere."""
+        """Write the image's archive, with the full name for its use elsewhere."""
         run(
             [*self._buildah, "push", "--quiet", *self._trust, tag, f"docker-archive:{archive}:{name}"],
             reason="BuildFailed",
@@ -110,14 +110,14 @@ class Builder:
         output([*self._buildah, "rmi", tag])
 
     def forget_old_builds(self, name: str) -> None:
-        """Bound the storage: a build costs it some megabytes, and every change of the sources makes one."""
+        """Limit the storage: each change of the sources causes a build, which adds some megabytes."""
         listed = json.loads(output([*self._buildah, "images", "--json"]) or "[]")
         builds = [each for each in listed if any(f"localhost/{name}:" in tag for tag in each.get("names") or ())]
         builds.sort(key=lambda each: str(each["createdatraw"]))
         if len(builds) > BUILDS_REMEMBERED_MAX:
             for each in builds[:-BUILDS_KEPT]:
                 output([*self._buildah, "rmi", each["id"]])
-            # What no image stands on any more; this also forgets some steps that the next build repeats.
+            # Layers without an image; this also drops some steps, which the next build repeats.
             output([*self._buildah, "rmi", "--prune"])
 
 
@@ -128,13 +128,13 @@ def _mounts(scratch: Path) -> dict[Path, str]:
     pip_config.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
     mounts = {pip_config: "/etc/pip.conf"}
     if HOST_CERTIFICATES.exists():
-        # Behind a proxy that re-signs connections only the host's own list of authorities knows who signed.
+        # Behind a proxy that re-signs connections, only the host's list of authorities has the signer.
         mounts[HOST_CERTIFICATES] = str(HOST_CERTIFICATES)
     return mounts | {Path(place): place for place in settings.get("find-links", "").split() if Path(place).is_dir()}
 
 
 def _pip_settings() -> dict[str, str]:
-    """This machine's settings of pip: its files' and the environment's, which win, as pip itself reports them."""
+    """This machine's pip settings as pip reports them: of its files, overridden by the environment."""
     listed = output([sys.executable, "-m", "pip", "config", "list"]) or ""
     found: dict[str, str] = {}
     for line in sorted(listed.splitlines(), key=lambda line: line.startswith(":env:")):

@@ -1,8 +1,8 @@
 """The cache under ``FLEET_HOME``: costly artifacts are made once for each version and then only read.
 
 Several ``up``s may share one cache, and any of them may be killed at any moment. So an entry is a directory that is
-made under another name and renamed when it is complete: one that exists is whole. A file lock for each entry keeps two
-processes from making the same one twice; the kernel drops the lock when its holder dies, so nothing is ever stuck.
+created under another name and renamed when it is complete: an existing entry is complete. A file lock per entry keeps
+two processes from making the same one; the kernel drops the lock when its holder dies, so nothing is ever stuck.
 """
 
 import fcntl
@@ -31,15 +31,15 @@ def file_lock(path: Path, *, purpose: str) -> Iterator[None]:
     """Hold ``path`` exclusively; reports on standard error if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        # Opened close-on-exec (Python's default): a daemon started under the lock must not go on holding it.
+        # Opened close-on-exec (Python's default): a daemon started under the lock must not keep it.
         with path.open("a+") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 print(f"waiting for another process that is {purpose} ({path})", file=sys.stderr, flush=True)
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # A holder may have removed the file while we waited. What we hold then is a lock on nothing: another
-            # process would make the file anew and lock that.
+            # A holder may have removed the file while we waited. Our lock is then useless: another process would
+            # create the file again and lock that.
             if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
                 yield
                 return
@@ -53,7 +53,7 @@ def cache_entry(directory: Path, make: Callable[[Path], None], *, purpose: str) 
         if directory.is_dir():
             return directory
         prefix = f".{directory.name}.partial-"
-        # Under the lock a partial directory can only be what a killed process left.
+        # Under the lock, a partial directory can only be from a killed process.
         for abandoned in directory.parent.glob(f"{prefix}*"):
             shutil.rmtree(abandoned, ignore_errors=True)
         partial = Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))

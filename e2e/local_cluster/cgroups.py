@@ -1,6 +1,6 @@
 """The control group of a cluster's pods, outside everything else that runs on the machine.
 
-A kubelet removes the pod groups it does not know, so two kubelets must not share a root. In the old layout (version 1)
+A kubelet removes unknown pod groups, so two kubelets must not share a root. In the old layout (version 1)
 every controller has its own tree and a new ``cpuset`` group has no processors until it is given some; in the unified
 layout (version 2) controllers have to be passed on by the parent.
 """
@@ -14,8 +14,8 @@ __all__ = ["create_cgroup", "existing_cgroups", "remove_cgroup"]
 
 MOUNT = Path("/sys/fs/cgroup")
 NEEDED_CONTROLLERS = ("cpu", "cpuset", "hugetlb", "memory", "pids")
-# A group shares the processors with each single process outside of groups, as equals: without a higher weight all pods
-# together would get what one test process gets.
+# A group has the same share of processors as a single process outside of groups: without a higher weight all pods
+# together would get as much as one test process.
 WEIGHTS = {"cpu.weight": "400", "cpu.shares": "4096"}
 
 
@@ -47,7 +47,7 @@ def remove_cgroup(name: str) -> None:
 
     def gone() -> bool:
         for group in existing_cgroups(name):
-            # Children before parents. A group whose last process has just died may be busy for a moment longer.
+            # Children before parents. A group may be busy for a moment after its last process has died.
             for folder in sorted((each for each in group.rglob("*") if each.is_dir()), reverse=True):
                 _try_rmdir(folder)
             _try_rmdir(group)
@@ -85,4 +85,4 @@ def _try_rmdir(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        return  # Busy or already gone; the caller looks again.
+        return  # Busy or already gone; the caller checks again.

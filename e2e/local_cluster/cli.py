@@ -42,7 +42,7 @@ example:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; exits with 1 and a message when it could not be done."""
+    """Run one command; exits with 1 and a message if it fails."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
@@ -95,7 +95,7 @@ def _instance(options: argparse.Namespace) -> Instance:
 
 
 def _own(options: argparse.Namespace) -> LocalCluster:
-    """The embedded cluster, for commands that cannot be done to somebody else's."""
+    """The embedded cluster, for commands that another cluster does not allow."""
     foreign = foreign_kubeconfig()
     if foreign:
         raise ClusterError(
@@ -107,7 +107,7 @@ def _own(options: argparse.Namespace) -> LocalCluster:
 
 
 def _access(options: argparse.Namespace) -> ClusterAccess:
-    """The cluster to talk to, whosever it is."""
+    """The embedded cluster, or the foreign one that is named."""
     return ClusterAccess(foreign_kubeconfig() or _instance(options).kubeconfig)
 
 
@@ -196,5 +196,5 @@ def _helm(options: argparse.Namespace) -> None:
 
 
 def _verbatim(arguments: list[str]) -> list[str]:
-    # argparse hands on the "--" that ends our own options.
+    # argparse passes on the "--" that ends our own options.
     return arguments[1:] if arguments[:1] == ["--"] else arguments

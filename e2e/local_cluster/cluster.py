@@ -1,8 +1,8 @@
 """One embedded cluster, seen from its host: started, given images, removed.
 
-``up`` never assumes that the last one ended well. Each part is checked and made right if necessary: a second ``up``
-after a crash of the first, or of a component, is the repair. State lives in etcd and in containerd's folder and
-survives that; to Kubernetes it is a node that was switched off and on again.
+``up`` never assumes that the last one ended well. It checks each part and repairs it if necessary, also after a crash
+of an earlier ``up`` or of a component. State is in etcd and in containerd's folder and survives that; for Kubernetes it
+is a node that was switched off and on again.
 """
 
 import json
@@ -45,13 +45,13 @@ class LocalCluster:
         self.access = ClusterAccess(instance.kubeconfig)
 
     def up(self) -> None:
-        """Bring the cluster up, or back up, to a node that is ready and a name service that answers.
+        """Bring the cluster up, until its node is ready and its name service answers.
 
         Raises ClusterError: ``NotRoot``, ``MissingPrograms``, ``StartFailed``, ``TimedOut``, and those of the builds.
         """
         _require_root()
         ensure_programs_installed(CLUSTER_PROGRAMS)
-        # Building takes minutes and touches only the cache, so the cluster is not locked for it.
+        # Building takes minutes and changes only the cache, so it does not lock the cluster.
         for module in (gomodules.ETCD, gomodules.KUBERNETES):
             ensure_programs(module)
         pause_archive()
@@ -70,7 +70,7 @@ class LocalCluster:
                 self._ensure_dns()
 
     def down(self) -> None:
-        """End the cluster and remove everything of it: processes, mounts, link, control groups, files."""
+        """End the cluster and remove all of it: processes, mounts, link, control groups, files."""
         _require_root()
         with self._locked(), step(f"remove cluster {self.instance.name}"):
             end_namespace(self.instance)
@@ -83,7 +83,7 @@ class LocalCluster:
     def load_image(self, archive: Path, *, fingerprint: str | None = None) -> list[str]:
         """Import an image archive (docker or OCI) and return the images' full names.
 
-        With a ``fingerprint`` the import is skipped if the node has had an archive with this one already. Raises
+        With a ``fingerprint`` the import is skipped if the node already has an archive with the same one. Raises
         ClusterError (``NotRunning``, ``ImportFailed``).
         """
         if fingerprint and self.has_image(fingerprint):
@@ -119,7 +119,7 @@ class LocalCluster:
         )
 
     def _complaint(self, settings: NodeSettings) -> str | None:
-        """The reason to start the node, in a few words; None if it runs as it should."""
+        """The reason to start the node; None if it runs as it should."""
         if find_first_process(self.instance) is None:
             return "it was running and is not any more" if self.instance.state_file.exists() else "it is new"
         state = NodeState.read(self.instance.state_file)
@@ -136,7 +136,7 @@ class LocalCluster:
     def _start_node(self, settings: NodeSettings, link: Link) -> None:
         end_namespace(self.instance)
         detach(self.instance)
-        # Nothing of the last run is alive, so all groups in there are empty: the kubelet makes new ones.
+        # No process of the last run is alive, so all groups are empty: the kubelet creates new ones.
         remove_cgroup(self.instance.cgroup)
         create_cgroup(self.instance.cgroup)
         settings.write(self.instance.settings_file)
@@ -163,7 +163,7 @@ class LocalCluster:
     def _wait_for_node(self) -> None:
         state = NodeState.read(self.instance.state_file)
         assert state is not None
-        # After a restart the object still says what the kubelet said before it; only a report made since counts.
+        # After a restart the object still has the kubelet's former report; only a later one counts.
         since = datetime.fromtimestamp(state.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         last = "no answer"
 
@@ -203,7 +203,7 @@ def _require_root() -> None:
 
 
 def _remove_tree(directory: Path) -> None:
-    # Mounts of the cluster ended with its namespace. One that is left is somebody else's, and not ours to empty.
+    # Mounts of the cluster ended with its namespace. A remaining one is foreign: leave its content.
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         if line.split()[4].startswith(f"{directory}/"):
             raise ClusterError("MountLeft", f"{line.split()[4]} is still mounted; unmount it and run `down` again")

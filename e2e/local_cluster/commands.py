@@ -11,7 +11,7 @@ from e2e.local_cluster.errors import ClusterError
 
 __all__ = ["output", "run", "stream"]
 
-# Enough to hold a compiler's or a package tool's complaint, little enough to read.
+# Enough for an error of a compiler or a package tool, and short enough to read.
 LAST_WORDS_LINES = 25
 
 
@@ -53,7 +53,7 @@ def run(
 
 
 def output(argv: Sequence[str | Path]) -> str | None:
-    """Standard output of a command that may fail: None when it does."""
+    """Standard output of a command; None if it fails."""
     try:
         return run(argv)
     except ClusterError:

@@ -24,15 +24,15 @@ API_SERVICE_ADDRESS = "10.96.0.1"
 DNS_SERVICE_ADDRESS = "10.96.0.10"
 POD_RANGE = "10.244.0.0/16"
 FRONT_PROXY = "front-proxy-client"
-"""The API server's name where it passes on the requests of others."""
+"""The API server's name when it forwards requests of others."""
 GO_SETTINGS = {"GOGC": "400"}
-"""Environment of the components: their heaps may grow to five times what is live before they are collected. With Go's
-default the collector takes a fifth of an API server's processor time."""
+"""Environment of the components: a heap may grow to five times its live size before a collection. With Go's default the
+collector uses a fifth of an API server's processor time."""
 SERVICE_ACCOUNT_ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
 def etcd_command(program: Path, *, data: Path, client_url: str, peer_url: str) -> list[str]:
-    """A single etcd. It does not wait for the disk: what a power cut loses here is a test cluster."""
+    """A single etcd. It does not wait for the disk: a power cut only loses a test cluster."""
     return [
         str(program),
         f"--data-dir={data}",
@@ -52,14 +52,14 @@ class ApiServerSettings:
 
     program: Path
     authority: Authority
-    """Must have issued ``apiserver`` (serving) and ``apiserver-kubelet`` (client of the kubelets), and beside a
+    """Must have issued ``apiserver`` (serving) and ``apiserver-kubelet`` (client of the kubelets), and with a
     controller manager ``front-proxy`` (client of other API servers, under the name of FRONT_PROXY)."""
     etcd_url: str
     bind_address: str
     port: int
     advertise_address: str
     with_controllers: bool
-    """False when no controller manager runs beside it."""
+    """False if no controller manager runs with it."""
 
 
 def api_server_names(*addresses: str) -> list[str]:
@@ -71,7 +71,7 @@ def api_server_names(*addresses: str) -> list[str]:
 
 
 def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
-    """The API server: certificates for everybody, RBAC, and the service accounts' tokens signed by our own key."""
+    """The API server: certificates for all parties, RBAC, and service account tokens signed by our own key."""
     authority = settings.authority
     certificate, key = authority.certificate("apiserver")
     kubelet_certificate, kubelet_key = authority.certificate("apiserver-kubelet")
@@ -96,8 +96,8 @@ def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
         "--profiling=false",
     ]
     if settings.with_controllers:
-        # Other API servers, such as those of metrics for autoscalers, are asked through this one, which vouches for
-        # whoever asks.
+        # Requests to other API servers, such as metrics adapters for autoscalers, go through this one, which vouches
+        # for the requester.
         proxy_certificate, proxy_key = authority.certificate("front-proxy")
         command += [
             f"--proxy-client-cert-file={proxy_certificate}",
@@ -109,9 +109,9 @@ def kube_apiserver_command(settings: ApiServerSettings) -> list[str]:
             "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         ]
     else:
-        # Nobody makes the namespaces' default service accounts then, and this plugin would refuse every pod.
+        # Namespaces then have no default service account, and this plugin would refuse every pod.
         command.append("--disable-admission-plugins=ServiceAccount")
-        # Alone means on loopback, where the endpoint of the service `kubernetes` may not be; nobody needs it here.
+        # Alone means on loopback, which the endpoint of the service `kubernetes` does not allow; it is not needed here.
         command.append("--endpoint-reconciler-type=none")
     return command
 
@@ -132,14 +132,14 @@ def controller_manager_command(program: Path, *, kubeconfig: Path, authority: Au
         f"--cluster-signing-cert-file={authority.root_certificate}",
         f"--cluster-signing-key-file={authority.root_key}",
         "--leader-elect=false",
-        # At the default of 20 requests a second it takes 5 s until the service accounts of its controllers exist.
+        # At the default of 20 requests a second, its controllers' service accounts would exist only after 5 s.
         "--kube-api-qps=500",
         "--kube-api-burst=1000",
     ]
 
 
 def scheduler_command(program: Path, *, kubeconfig: Path) -> list[str]:
-    """The scheduler, likewise alone."""
+    """The scheduler, also without leader election."""
     return [
         str(program),
         f"--kubeconfig={kubeconfig}",

@@ -1,4 +1,4 @@
-"""Servers started for a test, which end with it even if the test's process is killed."""
+"""Servers for a test, which end with it even if the test's process is killed."""
 
 import fcntl
 import queue
@@ -17,8 +17,8 @@ from e2e.local_cluster.errors import ClusterError
 
 __all__ = ["Daemon", "free_ports"]
 
-# Below the range from which the kernel gives ports to outgoing connections (32768 and up): nobody takes a server's port
-# while it is stopped for a restart.
+# Below the kernel's range of ports for outgoing connections (32768 and up): no connection gets a server's port during
+# its restart.
 PORT_RANGE = range(20000, 32000)
 PORT_TURN = Path(tempfile.gettempdir()) / "fleet-test-ports"
 
@@ -35,16 +35,16 @@ def _spawner() -> None:
             answer.set_exception(error)
 
 
-# The kernel sends a "parent died" signal when the *thread* that started the process ends, so servers are started by one
-# thread that lives as long as we do. Otherwise a broker that a pool's worker thread restarted would die with the pool.
+# The kernel sends a "parent died" signal when the *thread* that started the process ends, so one thread that lives as
+# long as this process starts all servers. Otherwise a broker that a pool's thread restarted would die with the pool.
 threading.Thread(target=_spawner, name="daemon-spawner", daemon=True).start()
 
 
 def free_ports(count: int, address: str = "127.0.0.1", turn: Path = PORT_TURN) -> list[int]:
     """``count`` different ports on which nothing listens right now.
 
-    All processes of the machine take turns by the file ``turn``, so a port is not given again before all others were:
-    suites run side by side, and whoever gets a port listens on it only a moment later.
+    All processes of the machine share a counter in the file ``turn``, so a port is reused only after all others: suites
+    run concurrently, and a server listens on its port only a moment later.
     """
     held: list[socket.socket] = []
     with turn.open("a+") as file:
@@ -103,10 +103,10 @@ class Daemon:
         self._running_process().send_signal(number)
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """Ask the process to end, and make it end after ``timeout_s``. Does nothing if it is not running."""
+        """Ask the process to end, and kill it after ``timeout_s``. Does nothing if it is not running."""
         if self._process is None:
             return
-        self._process.send_signal(signal.SIGCONT)  # A paused process would not hear the request.
+        self._process.send_signal(signal.SIGCONT)  # A paused process would not handle the signal.
         self._process.terminate()
         try:
             self._process.wait(timeout_s)

@@ -1,7 +1,7 @@
 """Query of a name server until it answers; run inside a cluster, where its name server can be reached.
 
-``python -m e2e.local_cluster.dns_probe SERVER NAME SECONDS``. The name server's pod counts as ready a moment before the
-service rules lead to it, so the only good sign is a good answer.
+``python -m e2e.local_cluster.dns_probe SERVER NAME SECONDS``. The name server's pod is ready a moment before the
+service rules lead to it, so only a good answer proves success.
 """
 
 import socket
@@ -36,7 +36,7 @@ def main() -> None:
     identifier = 0
     while time.monotonic() < deadline:
         identifier += 1
-        # A socket for each question: the kernel would remember the route of an old one past a change of the rules.
+        # A socket for each question: the kernel would keep the route of an old one after a change of the rules.
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
             client.settimeout(ANSWER_TIMEOUT_S)
             try:

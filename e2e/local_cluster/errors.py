@@ -4,10 +4,10 @@ __all__ = ["ClusterError"]
 
 
 class ClusterError(Exception):
-    """A step that could not be done.
+    """A step that failed.
 
     ``reason`` is one CamelCase word from a small set (``MissingPrograms``, ``BuildFailed``, ``ComponentExited``,
-    ``TimedOut``, ...); ``message`` names the object, says what was seen and what to do about it.
+    ``TimedOut``, ...); ``message`` names the object, the observation and the remedy.
     """
 
     def __init__(self, reason: str, message: str) -> None:

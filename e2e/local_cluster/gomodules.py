@@ -1,7 +1,7 @@
 """Programs released as Go modules: built from source by version, with the sums of every module committed.
 
 The folder ``modules/programs`` is one module for all of them; its go.mod and go.sum pin the programs and all that they
-need. Nothing is downloaded but modules whose sums are known, and nothing has to be published for us.
+need. Only modules with known sums are downloaded, and nothing has to be published for us.
 """
 
 import hashlib
@@ -36,10 +36,10 @@ __all__ = [
 
 MODULES = Path(__file__).parent / "modules"
 FOLDER = MODULES / "programs"
-# KEDA needs other versions of what Kubernetes' programs are made of.
+# KEDA needs other versions of modules than Kubernetes' programs.
 KEDA_FOLDER = MODULES / "keda"
-# Nobody debugs these programs, and the linker drops what a debugger needs: a sixth of the compiler's work. All builds
-# have the same flags, else nothing would be shared.
+# Without debug information, which nobody needs here: a sixth of the compiler's work. All builds have the same flags, so
+# that they share packages.
 COMPILER_FLAGS = "all=-dwarf=false"
 # The compiler collects garbage less often than Go programs do by default.
 COMPILER_GOGC = "400"
@@ -54,9 +54,9 @@ class GoPrograms:
     programs: Mapping[str, str]
     """Name of each program and the import path of its main package."""
     stamps: Mapping[str, str] = field(default_factory=dict)
-    """Variables set by the linker: the version that a program reports is not in its source."""
+    """Variables set by the linker: a program's reported version is not in its source."""
     folder: Path = FOLDER
-    """The module that pins them."""
+    """The folder of the module that pins the programs."""
 
     def digest(self) -> str:
         """Eight hex digits that change with anything that changes the programs built."""
@@ -113,12 +113,12 @@ VERSITYGW = GoPrograms(
     {"main.Version": f"v{versions.VERSITYGW}"},
     folder=MODULES / "versitygw",
 )
-# Without KEDA, which only a benchmark needs, and the S3 gateway of the tests of Spark.
+# Without KEDA (only for a benchmark) and the S3 gateway (only for tests of Spark).
 ALL = (ETCD, KUBERNETES, HELM, PAUSE, COREDNS, SPARK_OPERATOR)
 
 
 def module_folder(path: str, pinned_in: Path = FOLDER) -> Path:
-    """The folder of a pinned module's source, for files that a program's release has beside its code.
+    """The folder of a pinned module's source, for the files of a program's release other than code.
 
     Raises ClusterError (``MissingPrograms``, ``DownloadFailed``).
     """
@@ -171,7 +171,7 @@ def _build(wanted: GoPrograms, into: Path) -> None:
     target = into / next(iter(wanted.programs)) if len(packages) == 1 else f"{into}{os.sep}"
     stamps = " ".join(f"-X {name}={value}" for name, value in wanted.stamps.items())
     flags = [f"-gcflags={COMPILER_FLAGS}", "-ldflags", f"-s -w {stamps}".strip()]
-    # Where modules were missing, those of the other programs are too. Their download needs no processor.
+    # If modules are missing, those of the other programs are too. Their download needs no processor.
     beside = _fetching_all(go) if fetched else nullcontext()
     with step(f"{title}: compile") as current, beside:
         stream(
@@ -186,13 +186,13 @@ def _build(wanted: GoPrograms, into: Path) -> None:
 
 
 def _list_command(go: str, packages: Iterable[str]) -> list[str]:
-    # Loading the packages fetches what they need and no more; `go mod download` would fetch the whole graph.
+    # Loading the packages fetches only what they need; `go mod download` would fetch the whole graph.
     return [go, "list", "-deps", "-f", "{{.ImportPath}}", *packages]
 
 
 @contextmanager
 def _fetching_all(go: str) -> Iterator[None]:
-    """Fetch the modules of all programs until the block ends; the builds of the others fetch what is still missing."""
+    """Fetch modules of all programs until the block ends; later builds fetch what is still missing."""
     packages = [package for each in ALL for package in each.programs.values()]
     process = subprocess.Popen(
         _list_command(go, packages),

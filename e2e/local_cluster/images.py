@@ -1,7 +1,7 @@
 """The project's images, built from their Dockerfiles without an engine and loaded without a registry.
 
-The Dockerfiles are the same that any engine builds from the repository's root; here they stand on base images that are
-made from Debian packages.
+Any engine can build the same Dockerfiles from the repository's root; here their base images are made from Debian
+packages.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ class OurImage:
 
     @property
     def reference(self) -> str:
-        """Name and version, as manifests write it."""
+        """Name and version, as in manifests."""
         return f"{self.name}:{_project_version()}"
 
     @property
@@ -97,7 +97,7 @@ def ensure_images(cluster: LocalCluster) -> None:
 
 
 def ensure_spark_images(cluster: LocalCluster) -> None:
-    """The same for the image of Spark jobs, a gigabyte: only clusters that run such jobs need it."""
+    """The same for the image of Spark jobs (1 GB), which only clusters with such jobs need."""
     _ensure(cluster, SPARK)
 
 

@@ -1,7 +1,7 @@
 """The first process of a cluster's namespaces: sets them up, starts the node's components, and supervises them.
 
-``python -m e2e.local_cluster.inside DIRECTORY``; started by ``up``, of no use by hand. It runs as process 1: whatever
-is orphaned inside becomes its child, and when it ends the kernel ends everything else.
+``python -m e2e.local_cluster.inside DIRECTORY``; started by ``up``, not for manual use. It runs as process 1: orphaned
+processes become its children, and when it ends the kernel ends everything else.
 """
 
 import fcntl
@@ -26,12 +26,12 @@ ETCD_PEER_URL = "http://127.0.0.1:2380"
 LINK_TIMEOUT_S = 30.0
 COMPONENT_TIMEOUT_S = 120.0
 
-# Places that programs have fixed. The folders must exist on the host to be mounted over; they are made there if need be
-# and stay, empty: removing one would pull the mount away from under another cluster.
+# Paths that are fixed in programs. The folders must exist on the host to be mounted over; missing ones are created
+# there and stay, empty: removing one would remove the mount of another cluster.
 KEPT_PLACES = ("/var/lib/kubelet", "/var/log/pods", "/var/log/containers")
 FRESH_PLACES = ("/run", "/var/lib/cni")
 
-# The kubelet insists on these and sets them; but they belong to the whole machine, so it gets files to write instead.
+# The kubelet requires and sets these; but they belong to the whole machine, so it gets files to write instead.
 KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -45,7 +45,7 @@ KERNEL_SETTINGS = {
 def main() -> None:
     """Run as the first process of the instance whose directory is the only argument."""
     instance = Instance(Path(sys.argv[1]).name, Path(sys.argv[1]))
-    # Two first processes would share one etcd's files. The second leaves at once.
+    # Two first processes would share etcd's files. The second ends at once.
     with (instance.directory / ".inside.lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         settings = NodeSettings.read(instance.settings_file)
@@ -98,7 +98,7 @@ class _Node:
     def _connect(self) -> None:
         run(["ip", "link", "set", "lo", "up"])
         wait_until(
-            # Not a look below /sys: what is mounted there still shows the host's interfaces.
+            # Not from /sys: its mount still shows the host's interfaces.
             lambda: output(["ip", "link", "show", NODE_INTERFACE]) is not None,
             what="the link to the host",
             timeout_s=LINK_TIMEOUT_S,
@@ -106,7 +106,7 @@ class _Node:
         )
         run(["ip", "address", "add", f"{self._settings.node_address}/30", "dev", NODE_INTERFACE])
         run(["ip", "link", "set", NODE_INTERFACE, "up"])
-        # Kubernetes' programs want a default route to exist. The host does not forward what comes along it.
+        # Kubernetes' programs require a default route. The host does not forward packets from it.
         run(["ip", "route", "add", "default", "via", self._settings.host_address])
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
 

@@ -39,17 +39,17 @@ class Instance:
 
     @property
     def lock(self) -> Path:
-        """Held by every command that changes the cluster."""
+        """The lock of every command that changes the cluster."""
         return self.directory.parent / f".{self.name}.lock"
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.directory / "admin.conf"
 
     @property
     def logs(self) -> Path:
-        """One file for each component."""
+        """The folder of logs, one file per component."""
         return self.directory / "logs"
 
     @property
@@ -69,7 +69,7 @@ class Instance:
 
 
 def select_instance(name: str | None = None) -> Instance:
-    """The instance that ``name``, else ``FLEET_CLUSTER``, names; without either that of this checkout.
+    """The instance of ``name``, else of ``FLEET_CLUSTER``, else of this checkout.
 
     Two clones of the repository get two clusters. Raises ClusterError (``BadName``).
     """

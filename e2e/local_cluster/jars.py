@@ -24,7 +24,7 @@ class _Jars:
     version: str
     pom: Path
     properties: Mapping[str, str]
-    """The POM's properties that hold versions, and these."""
+    """The POM's version properties, with their values."""
 
 
 KAFKA = _Jars("kafka", versions.KAFKA, MODULES / "kafka" / "pom.xml", {"kafka.version": versions.KAFKA})
@@ -74,7 +74,7 @@ def _collect(jars: _Jars, into: Path) -> None:
         )
     with step(f"{jars.name} {jars.version}: download jars") as current:
         stream(
-            # The POM is copied: Maven wants to write a `target` folder beside it.
+            # The POM is copied: Maven writes a `target` folder next to it.
             [
                 maven,
                 "--batch-mode",

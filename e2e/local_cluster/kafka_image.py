@@ -1,7 +1,7 @@
-"""Kafka's image: its jars and a Java runtime cut down to what it uses, with the libraries that this runtime links to.
+"""Kafka's image: its jars, a minimal Java runtime, and the libraries that this runtime links to; no shell.
 
-The runtime comes from the JDK on this machine (``jlink``), so its libraries come from here too: in another
-distribution's root file system they might be older than it needs. There is no shell in it and nothing else.
+The runtime comes from the JDK on this machine (``jlink``), so its libraries come from here too: those of another
+distribution might be too old.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ KAFKA_IMAGE = f"docker.io/local-cluster/kafka:{versions.KAFKA}"
 KAFKA_USER = 65532
 RUNTIME = "/opt/java"
 JARS = "/opt/kafka"
-# What the broker and its tools load, reflection and service loaders included; `jdeps` does not see those.
+# Modules that the broker and its tools load, also by reflection and service loaders, which `jdeps` does not see.
 JAVA_MODULES = (
     "java.base",
     "java.desktop",
@@ -49,7 +49,7 @@ JAVA_MODULES = (
     "jdk.zipfs",
 )
 
-# Logging needs one package of java.desktop (java.beans). The rest of it would bring in the libraries of a desktop.
+# Logging needs one package of java.desktop (java.beans). The rest would bring in desktop libraries.
 SCREEN_LIBRARIES = (
     "libawt*",
     "libfontmanager*",
@@ -105,18 +105,18 @@ def _make(into: Path, jars: Path, java: Path) -> None:
 
 
 def _entrypoint() -> list[str]:
-    # Without a class to run: the pod says which of Kafka's. A broker in a pod handles millions of requests, so its code
-    # is compiled thoroughly; those of single tests live for seconds, and are not.
+    # Without a class to run: the pod names it. A broker in a pod handles millions of requests, so its code is fully
+    # optimized; that of single tests' brokers, which live for seconds, is not.
     options = [f"-Xmx{HEAP_MIB}m", "-XX:+UseSerialGC"]
     return java_command(Path(RUNTIME, "bin", "java"), Path(JARS), "", options=options)[:-1]
 
 
 def _libraries(runtime: Path, jars: Path) -> dict[str, Path]:
-    """The machine's shared libraries that the runtime links to, by the path under which the loader looks for them."""
+    """The machine's shared libraries that the runtime links to, by the loader's search path."""
     found: set[str] = set()
     with tempfile.TemporaryDirectory() as scratch:
-        # What the jars bring for compression is unpacked by the broker, when a client first uses it: link errors in
-        # there would show only then.
+        # The broker unpacks the jars' compression libraries when a client first uses them: link errors would show only
+        # then.
         programs = [runtime / "bin" / "java", *runtime.rglob("*.so"), *_codecs(jars, Path(scratch))]
         for program in programs:
             found |= set(re.findall(r"(/\S+) \(0x", run(["ldd", program], reason="BuildFailed")))

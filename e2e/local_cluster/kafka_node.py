@@ -20,13 +20,13 @@ __all__ = [
 ]
 
 HEAP_MIB = 384
-# For a JVM that lives minutes: it starts with few threads and compiles cheaply, at half the processor time.
+# For a JVM that lives for minutes: few threads and cheap compilation halve the processor time.
 QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 SASL_LISTENER = "SASL"
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
-# A node that is alone holds every internal topic itself, starts groups without waiting for more members, and does with
-# little memory. Fifty partitions of the offsets topic are Kafka's default, written down because groups are found by it.
+# A single node has every internal topic, starts groups without waiting for more members, and needs little memory. Fifty
+# partitions of the offsets topic are Kafka's default, explicit because a group's partition depends on it.
 SINGLE_NODE = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -40,7 +40,7 @@ SINGLE_NODE = {
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "16777216",
     "auto.create.topics.enable": "false",
-    # After a crash a node is let in again when the session of its former self has run out: 9 s by default.
+    # After a crash a node is accepted again when its former session has expired: 9 s by default.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
 }
@@ -74,7 +74,7 @@ def node_properties(
 
 
 def sasl_properties(users: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the SASL listener: PLAIN with these users, and SCRAM with those that formatting wrote."""
+    """Settings of the SASL listener: PLAIN with these users, and SCRAM with those written at formatting."""
     prefix = f"listener.name.{SASL_LISTENER.lower()}"
     known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
     plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};"

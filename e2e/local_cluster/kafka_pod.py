@@ -1,4 +1,4 @@
-"""Kafka inside the embedded cluster: one node as a pod, which pods reach by name and the host at the node's address."""
+"""Kafka in the embedded cluster: one node as a pod, which pods reach by name, and the host at the node's address."""
 
 import hashlib
 import json
@@ -36,16 +36,16 @@ SERVICE = "kafka.kafka.svc.cluster.local"
 INSIDE_BOOTSTRAP = f"{SERVICE}:9092"
 SASL_BOOTSTRAP = f"{SERVICE}:9094"
 HOST_PORT = 30092
-# Not a secret: it exists so that a wrong password can be tried.
+# Not a secret: it allows tests of a wrong password.
 SASL_USERS = {"alice": "alice-secret"}
-# Any will do; a fixed one makes formatting a second time harmless.
+# An arbitrary id; a fixed one makes a second formatting harmless.
 CLUSTER_ID = "bG9jYWwtY2x1c3Rlci1rYQ"
 DATA = "/var/lib/kafka"
 START_TIMEOUT_S = 180.0
 
 
 def ensure_kafka(cluster: LocalCluster) -> None:
-    """Run Kafka and wait until it serves clients on the host. Its data outlive the pod and end with the cluster.
+    """Run Kafka and wait until it serves clients on the host. Its data outlives the pod and ends with the cluster.
 
     Raises ClusterError (``NotRunning``, ``TimedOut``, and those of making the image).
     """
@@ -70,10 +70,10 @@ def ensure_kafka(cluster: LocalCluster) -> None:
 
 
 def ensure_foreign_kafka(access: ClusterAccess) -> None:
-    """Run Kafka in a cluster that is not ours; its data end with its pod.
+    """Run Kafka in a foreign cluster; its data ends with its pod.
 
-    Its nodes must be able to get the image, by its own name or by that in ``FLEET_KAFKA_IMAGE``: to load it there is
-    the owner's business. Raises ClusterError (``TimedOut``) with the archive to load when it does not start.
+    Its nodes must have the image, under its own name or that in ``FLEET_KAFKA_IMAGE``: the cluster's owner loads it.
+    Raises ClusterError (``TimedOut``) with the archive to load if it does not start.
     """
     image = os.environ.get("FLEET_KAFKA_IMAGE") or KAFKA_IMAGE
     with step(f"kafka: {image} ready"):
@@ -98,7 +98,7 @@ def _listeners() -> dict[str, str]:
 
 
 def _properties() -> str:
-    # The address advertised to the host's clients is only known in the pod: see _run_arguments.
+    # The address advertised to the host's clients is known only in the pod: see _run_arguments.
     settings = node_properties(
         data=f"{DATA}/data",
         listeners=_listeners(),
@@ -120,9 +120,9 @@ def _run_arguments() -> list[str]:
 
 
 def _apply(access: ClusterAccess, image: str, volume: Mapping[str, object], *, revision: str) -> None:
-    """Apply the manifest and wait until a pod made from it, and not from an earlier one, is ready.
+    """Apply the manifest and wait until a pod of it, not of an earlier one, is ready.
 
-    ``revision`` stands for the image's content, which its name does not show.
+    ``revision`` identifies the image's content, which its name does not show.
     """
     properties = _properties()
     variables = {

@@ -6,7 +6,7 @@ import struct
 __all__ = ["brokers"]
 
 METADATA = 3
-# The last version before the encoding of strings and arrays changed; every broker in use speaks it.
+# The last version before the encoding of strings and arrays changed; all current brokers support it.
 VERSION = 8
 CLIENT = b"local-cluster"
 TIMEOUT_S = 2.0

@@ -1,4 +1,4 @@
-"""KEDA in the embedded cluster, for a benchmark: with its HPA it is the peer of our own scaling."""
+"""KEDA in the embedded cluster, for a benchmark that compares it and its HPA with our scaling."""
 
 from e2e.local_cluster.access import await_definitions
 from e2e.local_cluster.cluster import LocalCluster

@@ -12,7 +12,7 @@ __all__ = ["write_kubeconfig"]
 def write_kubeconfig(path: Path, *, server: str, authority: Authority, name: str) -> None:
     """Write a kubeconfig for the certificate that was issued under ``name``, with everything embedded.
 
-    The file appears whole or not at all and only its owner may read it: it holds a private key.
+    The file is written atomically and readable by its owner only, because it has a private key.
     """
 
     def embedded(file: Path) -> str:

@@ -1,7 +1,7 @@
 """The namespaces of a cluster, seen from outside: creating, finding, entering and ending them.
 
 They exist as long as their first process, which is ours (see ``inside``). The process table is the only record of it:
-a file with its id could be stale, lost to a crash, or name a stranger that got the same id later.
+a file with its id could be outdated, lost in a crash, or name an unrelated process that got the same id later.
 """
 
 import os
@@ -26,10 +26,10 @@ def start_namespace(instance: Instance) -> int:
     home = instance.directory / "home"
     home.mkdir(parents=True, exist_ok=True)
     instance.logs.mkdir(parents=True, exist_ok=True)
-    # Nothing of the caller's environment goes in: not its proxies, its kubeconfig, its virtual environment.
+    # Nothing of the caller's environment is passed: no proxies, no kubeconfig, no virtual environment.
     env = {"PATH": PROGRAM_PATH, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
     env["PYTHONPATH"] = str(CHECKOUT)
-    # `setsid --fork` lets go of the caller: its terminal, its session, and its duty to wait for a child.
+    # `setsid --fork` detaches from the caller: its terminal, its session, and its duty to wait for a child.
     detached = ["setsid", "--fork", "sh", "-c", 'exec "$@" >>"$0" 2>&1 </dev/null', str(instance.logs / "inside.log")]
     private = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
     run([*detached, *private, *_inside_command(instance)], cwd=Path("/"), env=env)
@@ -88,7 +88,7 @@ def _inside_command(instance: Instance) -> list[str]:
 
 
 def _processes_of(instance: Instance) -> Iterator[int]:
-    """The first process, `unshare` above it, and what is about to become either: all end with the same three words."""
+    """The first process, its parent `unshare`, and processes about to become one: all end with the same three words."""
     wanted = [word.encode() for word in _inside_command(instance)[1:]]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -96,6 +96,6 @@ def _processes_of(instance: Instance) -> Iterator[int]:
         try:
             words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         except OSError:
-            continue  # It ended while we looked.
+            continue  # It has just ended.
         if words[-len(wanted) :] == wanted:
             yield int(entry.name)

@@ -1,7 +1,7 @@
 """The one link between a cluster and its host: a pair of virtual interfaces and a network of two addresses.
 
-The host is given an interface and an address and nothing more: no route but that of the link, no firewall rule, no
-forwarding. So what runs inside can be reached from this machine and reaches this machine, and that is all.
+The host gets only an interface and an address: no route except the link's, no firewall rule, no forwarding. So programs
+inside can reach, and be reached from, this machine only.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from e2e.local_cluster.instance import Instance, existing_instances
 __all__ = ["NODE_INTERFACE", "Link", "attach", "detach", "link_exists", "reserve_link"]
 
 NODE_INTERFACE = "node0"
-# 256 pairs, in a part of the private range that home and office networks rarely use; what is in use is skipped anyway.
+# 256 pairs, in a part of the private range that home and office networks rarely use; used ones are skipped anyway.
 CANDIDATES = ipaddress.ip_network("192.168.232.0/22")
 # Addresses belong to the machine, not to one FLEET_HOME, so their lock does too.
 MACHINE_LOCK = Path("/run/lock/consumer-fleet-network.lock")
@@ -34,7 +34,7 @@ class Link:
 
 
 def reserve_link(instance: Instance) -> Link:
-    """The instance's addresses: those it has, unless they are now somebody else's, or else a free pair.
+    """The instance's addresses: its present ones, unless they are used otherwise by now, or else a free pair.
 
     Raises ClusterError (``NoFreeAddress``).
     """
@@ -67,8 +67,7 @@ def attach(instance: Instance, link: Link, pid: int) -> None:
 def detach(instance: Instance) -> None:
     """Remove the host's end, and with it the other one."""
     if link_exists(instance):
-        # The kernel removes a link of its own accord when the namespace of the other end goes away: losing that race
-        # is success.
+        # The kernel removes a link when the namespace of the other end ends: losing that race is success.
         output(["ip", "link", "delete", instance.link])
     if link_exists(instance):
         raise ClusterError("LinkStays", f"`ip link delete {instance.link}` did not remove the link; try it by hand")
@@ -99,7 +98,7 @@ def _read(file: Path) -> Link | None:
         content = json.loads(file.read_text())
         return Link(content["host"], content["node"])
     except (OSError, ValueError, KeyError):
-        return None  # Absent, or cut short by a crash: either way nothing is reserved.
+        return None  # Missing, or incomplete after a crash: nothing is reserved.
 
 
 def _network(link: Link) -> ipaddress.IPv4Network:

@@ -8,13 +8,13 @@ from e2e.local_cluster.pki import Authority
 __all__ = ["CONTAINERD_SOCKET", "NODE_NAME", "cni_config", "containerd_config", "kube_proxy_config", "kubelet_config"]
 
 NODE_NAME = "node1"
-# Below a /run of the namespace's own: empty at each start, like after a reboot, which is what a start is to them.
+# Below the namespace's own /run, which is empty at each start, as after a reboot.
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 POD_SUBNET = "10.244.0.0/24"
 
 
 def containerd_config(*, root: str, pause_image: str, cni_programs: str, cni_config_folder: str) -> str:
-    """containerd as the kubelet's runtime. Lowering an OOM score needs a capability that not every root has."""
+    """containerd as the kubelet's runtime. Not every root has the capability to lower an OOM score."""
     return f"""\
 version = 2
 root = "{root}"
@@ -37,8 +37,8 @@ state = "/run/containerd"
 def cni_config() -> str:
     """Pod networking: a routed pair of interfaces for each pod.
 
-    A bridge would need the kernel module br_netfilter for answers between pods of one node to pass the service rules
-    again on their way back, and loading that would change the host. Routed packets pass them anyway.
+    With a bridge, responses between pods of one node would pass the service rules only with the kernel module
+    br_netfilter, and loading that would change the host. Routed packets pass them anyway.
     """
     ipam = {"type": "host-local", "ranges": [[{"subnet": POD_SUBNET}]], "routes": [{"dst": "0.0.0.0/0"}]}
     plugins = [
@@ -49,7 +49,7 @@ def cni_config() -> str:
 
 
 def kubelet_config(*, authority: Authority, cgroup: str, resolv_conf: str) -> str:
-    """The kubelet. It must bear a machine it does not own: swap, a full disk, any layout of control groups."""
+    """The kubelet. It must tolerate a machine it does not own: swap, a full disk, any layout of control groups."""
     certificate, key = authority.certificate("kubelet")
     config = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -73,7 +73,7 @@ def kubelet_config(*, authority: Authority, cgroup: str, resolv_conf: str) -> st
         "resolvConf": resolv_conf,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-        # Images are loaded by hand and cannot be pulled again: never collect them.
+        # Images are loaded from archives and cannot be pulled again: never collect them.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "maxPods": 200,
@@ -84,7 +84,7 @@ def kubelet_config(*, authority: Authority, cgroup: str, resolv_conf: str) -> st
 
 
 def kube_proxy_config(*, kubeconfig: str) -> str:
-    """kube-proxy with iptables, leaving alone the connection table's size, which belongs to the whole machine."""
+    """kube-proxy with iptables; it keeps the connection table's size, which belongs to the whole machine."""
     config = {
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",

@@ -13,7 +13,7 @@ Phase = Literal["starting", "running", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Everything that the inside needs to know. A node that runs with other settings has to be started again."""
+    """The settings of the inside. A node that runs with other settings must be restarted."""
 
     etcd_programs: str
     kubernetes_programs: str
@@ -25,12 +25,12 @@ class NodeSettings:
     cgroup: str
 
     def write(self, file: Path) -> None:
-        """Write the settings where the inside looks for them."""
+        """Write the settings to the place from which the inside reads them."""
         file.write_text(json.dumps(asdict(self), indent=2) + "\n")
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """The settings in ``file``; None if there are none, or those of another version of this program."""
+        """The settings in ``file``; None if there are none, or only of another version of this program."""
         try:
             return cls(**json.loads(file.read_text()))
         except (OSError, ValueError, TypeError):
@@ -39,7 +39,7 @@ class NodeSettings:
 
 @dataclass(slots=True)
 class ComponentState:
-    """One component. The process id is that inside the namespace; times are seconds since the epoch."""
+    """One component. The process id is the one inside the namespace; times are epoch seconds."""
 
     pid: int
     started_at: float
@@ -72,7 +72,7 @@ class NodeState:
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
-        """The state in ``file``; None if there is none. The file is replaced whole, so it is never half written."""
+        """The state in ``file``; None if there is none. The file is replaced atomically, so it is always complete."""
         try:
             content = json.loads(file.read_text())
         except OSError:

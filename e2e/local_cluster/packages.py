@@ -24,7 +24,7 @@ class Requirement:
     package: str
 
     def met(self) -> bool:
-        """True if the program is installed. Network plugins live in a folder of their own."""
+        """True if the program is installed. Network plugins have their own folder."""
         if self.program.startswith("/"):
             return Path(self.program).exists()
         if self.package == "containernetworking-plugins":
@@ -65,7 +65,7 @@ KAFKA_PROGRAMS = (
 def ensure_programs_installed(requirements: Sequence[Requirement]) -> None:
     """Install the packages of the programs that are missing: as root on Debian and its kin.
 
-    What is on the PATH is taken as it is, whoever put it there, and nothing is ever removed in favour of a package.
+    Programs on the PATH are used, whatever their source, and nothing is removed in favour of a package.
     Raises ClusterError (``MissingPrograms``) elsewhere, with what is missing and how to get it, and
     (``InstallFailed``).
     """

@@ -1,7 +1,7 @@
 """The cluster's certificates, made with openssl: one authority, and a pair of certificate and key for each party.
 
 The authority and the service-account key live as long as the cluster, because tokens and kubeconfigs in use depend on
-them. Everything else is issued anew at each start: that costs 10 ms apiece and follows a changed node address.
+them. Everything else is issued again at each start, for 10 ms each, so that it follows a changed node address.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Kubeflow's Spark operator in the embedded cluster, for those that ask for it: most clusters do without."""
+"""Kubeflow's Spark operator in the embedded cluster, on request only."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def remove_spark_operator(cluster: LocalCluster) -> None:
     """Remove the operator and its CRDs, all SparkApplications included; the image stays."""
     delete = ["delete", "--ignore-not-found", f"--timeout={REMOVE_TIMEOUT_S:.0f}s"]
     with step("spark operator: remove"):
-        # The CRDs first: it is the operator that takes its finalizers off.
+        # The CRDs first: only the operator removes its finalizers.
         names = [f"--filename={crd}" for crd in spark_operator_crds()]
         cluster.access.kubectl(*delete, *names, timeout_s=REMOVE_TIMEOUT_S + 10)
         cluster.access.kubectl(*delete, "namespace", NAMESPACE, timeout_s=REMOVE_TIMEOUT_S + 10)
@@ -55,7 +55,7 @@ def remove_spark_operator(cluster: LocalCluster) -> None:
 
 def _apply_crds(cluster: LocalCluster) -> None:
     files = [f"--filename={crd}" for crd in spark_operator_crds()]
-    # On the server's side: the client's way keeps a copy in an annotation, and these are larger than one may be.
+    # Server-side: a client-side apply keeps a copy in an annotation, and these objects exceed its limit.
     cluster.access.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=local-cluster", *files)
     await_definitions(cluster.access.kubectl, *files, timeout_s=60)
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 __all__ = ["Step", "step"]
 
-# A quick step prints one line, when it is done. After this long the reader wants to know what is going on.
+# Seconds. A quick step prints one line at its end; one that takes longer also prints heartbeats.
 FIRST_HEARTBEAT_S = 3.0
 HEARTBEAT_S = 10.0
 
 
 class Step:
-    """A running step. ``note`` is shown with each heartbeat; the worker of the step sets it, the heartbeat reads it."""
+    """A running step. The step sets ``note``, which each heartbeat shows."""
 
     def __init__(self, title: str) -> None:
         self.title = title

@@ -1,7 +1,7 @@
 """The components of a node as child processes of the first process inside.
 
-Nothing is restarted here: in a test cluster a component that ends is news, and hiding it would hide a fault. What ends
-is recorded in the state file, and the next ``up`` starts the node again and says why.
+Nothing is restarted here: in a test cluster that would hide a fault. An ended component is recorded in the state file,
+and the next ``up`` starts the node again and reports the reason.
 """
 
 import json
@@ -21,7 +21,7 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor:
-    """Starts components, keeps the state file up to date, reaps everything that ends in the namespace."""
+    """Starts components, keeps the state file up to date, and reaps all processes of the namespace."""
 
     def __init__(self, *, logs: Path, state_file: Path) -> None:
         self._logs = logs
@@ -50,7 +50,7 @@ class Supervisor:
         self._publish()
 
     def check(self) -> None:
-        """Raise ClusterError (``ComponentExited``) if a component has ended; for the time before ``watch``."""
+        """Raise ClusterError (``ComponentExited``) if a component has ended; for use before ``watch``."""
         for name, process in self._processes.items():
             status = process.poll()
             if status is not None:
@@ -68,16 +68,16 @@ class Supervisor:
         self._publish()
 
     def watch(self) -> None:
-        """Say that the node is up, then reap until asked to end (SIGTERM)."""
+        """Record that the node is up, then reap until SIGTERM."""
         self._phase = "running"
         self._publish()
-        # The first process of a namespace gets only the signals that it handles.
+        # The first process of a namespace receives only signals that it handles.
         signal.signal(signal.SIGTERM, _leave)
         while True:
             try:
                 pid, status = os.waitpid(-1, 0)
             except ChildProcessError:
-                signal.pause()  # Every component has ended; stay, so that the state can be read and logs entered.
+                signal.pause()  # Every component has ended; stay, so that the namespace can still be entered.
                 continue
             self._record_exit(pid, os.waitstatus_to_exitcode(status))
 

@@ -1,4 +1,4 @@
-"""Waiting for conditions with deadlines: the only place of the package where time passes."""
+"""Waits for conditions, with deadlines: the only place of the package that sleeps."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ __all__ = ["pause", "wait_until"]
 
 
 def pause(seconds: float) -> None:
-    """Let ``seconds`` pass between two looks at a condition."""
+    """Let ``seconds`` pass between two checks of a condition."""
     threading.Event().wait(seconds)
 
 
@@ -24,7 +24,7 @@ def wait_until(
 ) -> None:
     """Return as soon as ``condition()`` is true.
 
-    ``what`` completes the sentence "waited ... for"; ``last_seen`` is asked for more only when the wait was in vain.
+    ``what`` completes the sentence "waited ... for"; ``last_seen`` is called only if the wait failed.
     Raises ClusterError (``TimedOut``) after ``timeout_s``, and whatever ``condition`` raises.
     """
     deadline = time.monotonic() + timeout_s

@@ -1,1 +1,1 @@
-"""Load for scaled groups on a cluster, and what becomes of it: a paced producer, and a witness beside the brokers."""
+"""Load for scaled groups on a cluster, and its effects: a paced producer, and a witness next to the brokers."""

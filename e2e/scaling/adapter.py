@@ -1,4 +1,4 @@
-"""A minimal adapter of external metrics: one gauge of the operator's page as one metric of the API."""
+"""A minimal adapter of external metrics: one gauge of the operator's metrics page as one metric of the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METRIC = "consumer-group-lag"
 
 
 def read_pages(pages: Sequence[str]) -> Iterator[str]:
-    """The lines of all pages; a replica that does not answer has none."""
+    """The lines of all metrics pages; none from a replica that does not answer."""
     for address in pages:
         try:
             with urllib.request.urlopen(address, timeout=5) as page:
@@ -28,7 +28,7 @@ def read_pages(pages: Sequence[str]) -> Iterator[str]:
 
 
 def read_lag(lines: Iterable[str], namespace: str, group: str) -> float | None:
-    """The lag in the operator's pages; None while it is unknown, and then no page has such a line."""
+    """The lag in the operator's pages; None while it is unknown: no page then has such a line."""
     for line in lines:
         labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
         if not line.startswith("consumer_fleet_group_lag_records{"):
@@ -61,7 +61,7 @@ class Adapter(BaseHTTPRequestHandler):
             now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
             items = [{"metricName": METRIC, "metricLabels": {}, "timestamp": now, "value": str(round(lag))}]
         head = {"kind": "ExternalMetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}}
-        # No item is no zero: the HPA then does nothing.
+        # No item does not mean zero: the HPA then does nothing.
         self.answer(200, {**head, "items": items})
 
     def answer(self, code: int, document: dict[str, Any]) -> None:

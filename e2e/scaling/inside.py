@@ -1,4 +1,4 @@
-"""Producer and witness of a scaling scene, next to the brokers. One file without any code of the project.
+"""Producer and witness of a scaling scene, next to the brokers. One file without code of the project.
 
 Standard input has one rate per line, records a second; each second, standard output gets one JSON object: the time, the
 records written, committed and waiting, and the group's state and members as its coordinator describes them.
@@ -23,7 +23,7 @@ GIVE_UP_S = 600.0
 
 
 class Load:
-    """Records in each partition in turn, or in the parts that `--shares` gives, at the rate that was asked for last."""
+    """Writes records to the partitions in turn, or by the shares of `--shares`, at the last requested rate."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.rate = 0.0
@@ -31,9 +31,9 @@ class Load:
         self._topic = options.topic
         shares = [float(share) for share in options.shares.split(",")] if options.shares else []
         self._shares = shares or [1.0 / options.partitions] * options.partitions
-        # One partition after the other: equal parts that begin at zero would all become a record at the same time.
+        # One partition after another: equal shares from zero would all give a record at the same time.
         self._owed = [number / len(self._shares) for number in range(len(self._shares))]
-        # Records of an outage are kept, and sent when the broker is back.
+        # Records are kept during an outage, and sent when the broker is back.
         settings = {"bootstrap.servers": options.bootstrap, "enable.idempotence": True, "linger.ms": 5}
         self._producer = Producer({**settings, "message.timeout.ms": int(GIVE_UP_S * 1000)})
 
@@ -78,12 +78,12 @@ class Witness:
         self._partitions = [TopicPartition(options.topic, number) for number in range(options.partitions)]
 
     def renew(self) -> None:
-        """Begin anew after an error: librdkafka's admin client asks for ends of offsets with the leader epochs that it
-        knows, and does not read them again where the broker calls them old (FENCED_LEADER_EPOCH after an outage)."""
+        """Start again after an error: librdkafka's admin client asks for end offsets with the leader epochs that it
+        knows, and does not refresh them if the broker rejects them (FENCED_LEADER_EPOCH after an outage)."""
         self._admin = AdminClient(self._settings)
 
-    def look(self) -> dict[str, Any]:
-        """Waits for the answers of all three requests together; raises what they raise."""
+    def observe(self) -> dict[str, Any]:
+        """Wait for the responses of all three requests together; raises what they raise."""
         latest = {partition: OffsetSpec.latest() for partition in self._partitions}  # type: ignore[no-untyped-call]
         ends = self._admin.list_offsets(latest, request_timeout=3.0)
         asked = ConsumerGroupTopicPartitions(self._group, self._partitions)
@@ -97,13 +97,13 @@ class Witness:
 
 
 def say(document: dict[str, Any]) -> None:
-    """Print one line, whole: several threads have something to say."""
+    """Print one whole line: several threads print."""
     with speaking:
         print(json.dumps(document), flush=True)
 
 
 def follow(options: argparse.Namespace) -> None:
-    """Print what handlers write, as it comes."""
+    """Print the handlers' output as it arrives."""
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "witness", "enable.auto.commit": False})
     partitions = consumer.list_topics(options.output, timeout=30).topics[options.output].partitions
     consumer.assign([TopicPartition(options.output, number, OFFSET_BEGINNING) for number in partitions])
@@ -129,7 +129,7 @@ def main() -> None:
         threading.Thread(target=follow, args=(options,), daemon=True).start()
     for line in sys.stdin:
         load.rate = float(line)
-    # Whoever asked is gone: so is the load.
+    # The test is gone: stop the load.
 
 
 def report(load: Load, witness: Witness) -> None:
@@ -139,7 +139,7 @@ def report(load: Load, witness: Witness) -> None:
         pause(max(due - time.monotonic(), 0.0))
         seen: dict[str, Any] = {"at": time.time(), "rate": load.rate, "written": load.written}
         try:
-            seen |= witness.look()
+            seen |= witness.observe()
         except Exception as error:
             seen["error"] = str(error)[:200]
             witness.renew()

@@ -1,7 +1,7 @@
-"""An HPA on the scale subresource of a group, whose metric is the operator's gauge of the lag.
+"""An HPA on the scale subresource of a group; its metric is the operator's lag gauge.
 
-Between them stands a small adapter: an API server for `external.metrics.k8s.io` that knows one metric. In production
-that is Prometheus' adapter, or KEDA.
+A small adapter connects them: an API server for `external.metrics.k8s.io` with one metric. In production that is
+Prometheus' adapter, or KEDA.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def adapter_objects(installation: Installation, name: str) -> Iterator[list[dict
 
 
 def _operator_pages(installation: Installation) -> list[str]:
-    """The metrics of every replica: only the one that works has series of groups, and any of them may be that one."""
+    """The metrics pages of all replicas: any of them may be the leader, and only the leader has series of groups."""
     pods = installation.cluster.list("pods", namespace=OPERATOR_NAMESPACE, selector=OPERATOR_SELECTOR)
     return [f"http://{pod['status']['podIP']}:8080/metrics" for pod in pods]
 

@@ -1,6 +1,6 @@
-"""A scaled group on a cluster, under a load of which everybody knows how many workers it takes.
+"""A scaled group on a cluster, under a load that needs a known number of workers.
 
-The handler sleeps, so that a worker handles a fixed number of records a second and takes no processor for it.
+The handler sleeps, so that a worker handles a fixed number of records a second without processor time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PARTITIONS: Final = 12
 PER_RECORD_S: Final = 0.04
 """The handler's time for a record: a worker handles less than 25 records a second."""
 SKEWED: Final = tuple({0: 0.28, 4: 0.2, 8: 0.2}.get(number, 0.32 / 33) for number in range(36))
-"""Shares of 36 partitions in a load. Three busy ones have two thirds of it, and one worker of four owns all three where
-partitions are dealt in turn."""
+"""Shares of 36 partitions in a load. Three busy ones have two thirds of it; if partitions are assigned in turn, one
+worker of four owns all three."""
 COOPERATIVE: Final = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
 EPISODE_S: Final = 10.0
-"""Stretches without Stable that are closer to each other are one rebalance to whoever waits for it."""
+"""Periods without Stable that are closer to each other count as one rebalance."""
 HANDLER: Final = """
 import json
 import os
@@ -64,7 +64,7 @@ def handle(record):
         return Produce(OUTPUT, json.dumps(seen))
 """
 RETRY_DELAY_S: Final = 180.0
-"""Longer than a fleet takes to fall asleep: a minute and a half without a record, and the minute after it."""
+"""Longer than a fleet needs to fall asleep: 90 seconds without a record, and the minute after that."""
 POLICY: Final = {
     "apiVersion": "consumerfleet.io/v1alpha1",
     "kind": "RetryPolicy",
@@ -75,17 +75,17 @@ POLICY: Final = {
 
 @dataclass(slots=True)
 class Samples:
-    """The witness's lines: what it saw each second, and what handlers have written."""
+    """The witness's lines: observations of each second, and records that handlers wrote."""
 
     seen: list[dict[str, Any]] = field(default_factory=list)
     handled: list[dict[str, Any]] = field(default_factory=list)
 
     def known(self, since: float = 0.0, until: float = float("inf")) -> list[dict[str, Any]]:
-        """The lines of that time with an answer of the brokers."""
+        """The lines of that period with a response of the brokers."""
         return [each for each in self.seen if "lag" in each and since <= each["at"] < until]
 
     def episodes(self, since: float = 0.0, until: float = float("inf")) -> int:
-        """Stretches in which the group was not Stable, or had other members than the line before."""
+        """Periods in which the group was not Stable, or had other members than in the line before."""
         times = [
             later["at"]
             for before, later in pairwise(self.known(since, until))
@@ -105,7 +105,7 @@ class Samples:
 
 
 class Load:
-    """The process in the tools pod: `rate` sets the load, `samples` fills by itself."""
+    """The process in the tools pod: `rate` sets the load, `samples` fills on its own."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -127,7 +127,7 @@ class Load:
         self._reader.join(timeout=30.0)
 
     def rate(self, records_per_second: float) -> float:
-        """Set the load; returns the witness's time of now."""
+        """Set the load; returns the witness's present time."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{records_per_second}\n".encode())
         self._process.stdin.flush()
@@ -139,7 +139,7 @@ class Load:
         return float(known[0]["at"])
 
     def wait(self, seconds: float) -> None:
-        """Wait until the witness has seen so many seconds more."""
+        """Wait until the witness has observed so many seconds more."""
         until = self.now() + seconds
         eventually(lambda: self.now() >= until, timeout_s=seconds + PATIENCE_S, what=f"{seconds} s", poll_s=0.5)
 
@@ -182,8 +182,7 @@ class ScalingScene:
         env: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
-        """The tools, the topics, and the group. Handlers write to the output topic what they handle if `env` has
-        OUTPUT."""
+        """Create tools, topics and group. If `env` has OUTPUT, handlers write their records to the output topic."""
         self._env = {"PER_RECORD_S": str(per_record_s), **(env or {})}
         self.cluster.ensure_namespace(self.name)
         files = {"inside.py": DEMO_INSIDE.read_text(), "load.py": INSIDE.read_text()}

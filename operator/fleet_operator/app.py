@@ -1,11 +1,10 @@
-"""The operator's process: wiring, the order of starting and stopping, and the command line.
+"""The operator's process: wiring, the order of start and stop, and the command line.
 
-Start: health endpoints, Lease, caches filled by lists, watches, observers (by reconciles), workers. Stop: the reverse;
-reconciles in flight may finish within a bound, then the Lease is given up. Losing the Lease, and credentials that are
-refused, end the process at once with a failure: a new one starts from the cluster's state, the only state there is.
+Start order: health endpoints, console, Lease, lists that fill the caches, watches, reconciles (which start the
+observers). On shutdown, running reconciles may finish within a time limit; then the Lease is released. A lost Lease or
+refused credentials end the process at once with a failure. The next process continues, because all state is in
+Kubernetes.
 """
-
-from __future__ import annotations
 
 import asyncio
 import gc
@@ -21,9 +20,13 @@ from functools import partial
 from typing import Any, Final
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_operator.clients.kinds import BACKFILL, CONSUMER_GROUP, Kind
-from fleet_operator.clients.kube import KubeClient
+from fleet_operator.clients.kinds import BACKFILL, CONSUMER_GROUP, POD, Kind
+from fleet_operator.clients.kube import KubeClient, KubeError
 from fleet_operator.clients.worker_status import WorkerStatusClient
+from fleet_operator.console import CONSOLE_LABEL
+from fleet_operator.console.access import Access
+from fleet_operator.console.board import Source
+from fleet_operator.console.server import ConsoleServer
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.labels import APPLIED_ANNOTATION
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
@@ -33,7 +36,7 @@ from fleet_operator.reconcilers.states import States
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime import logs
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.dispatcher import Dispatcher, Result
+from fleet_operator.runtime.dispatcher import Dispatcher
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.health import HealthServer, LoopWatchdog
 from fleet_operator.runtime.informer import Informer
@@ -49,29 +52,39 @@ from fleet_operator.watch import Watcher
 log = logging.getLogger(__name__)
 
 RECURSION_LIMIT: Final = 40_000
-"""The API server takes objects that nest 10,000 deep, and one of them must not keep all others from being read."""
+"""Python's recursion limit. The API server accepts objects with 10,000 levels of nesting. Under a lower limit, one such
+object would make a whole list unreadable."""
 COLLECT_AFTER: Final = 50_000
-"""New objects between two runs of the cyclic garbage collector. Hardly anything here is cyclic, and a run walks over
-what is known of thousands of groups."""
+"""Number of new Python objects between two runs of the cyclic garbage collector. Runs are rare, because few objects are
+cyclic, and each run scans the data of thousands of groups."""
 UNSERVED_SECONDS: Final = 15.0
-"""Pause of the keys of a namespace that cannot be read."""
+"""Delay before a key is queued again if the objects of its namespace cannot be listed."""
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
+LABEL_SECONDS: Final = 5.0
+"""Longest time for labelling the operator's own pod."""
 LOG_SECONDS: Final = 1.0
-"""The longest wait for a line in the log before the end of a process that has lost its Lease."""
+"""Maximum time for writing the last log line of a process that has lost the Lease."""
 
 
 class App:
-    """One operator. `run` once; `stop` from the event loop, or a signal, ends it in order.
+    """One operator process. Call `run` once. `stop` ends it cleanly; call it on the event loop or in a signal handler.
 
-    `lease_kube` is for the Lease alone, and used on a thread and an event loop of its own: a renewal must not queue
-    behind a thousand slow calls, or one long step, of the work.
+    `lease_kube` is used only for the Lease, on its own thread and event loop, so that a renewal never waits for slow
+    calls or long steps of reconciles. With `console_kube`, the console is served, also on its own thread.
     """
 
-    def __init__(self, settings: Settings, kube: KubeClient, lease_kube: KubeClient, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        kube: KubeClient,
+        lease_kube: KubeClient,
+        clock: Clock,
+        console_kube: KubeClient | None = None,
+    ) -> None:
         self.settings = settings
         self.lost: Callable[[Exception], None] = lambda error: None
-        """Called on the Lease's thread when the Lease is lost: the operator's loop may be blocked."""
+        """Called when the Lease is lost, on the Lease's thread, because the operator's event loop may be blocked."""
         self.lease_loop: LoopThread | None = None
         self.metrics = Metrics()
         self._kube = kube
@@ -90,7 +103,7 @@ class App:
         self._store = Store(kube, clock, WATCHED, applied_annotation=APPLIED_ANNOTATION)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
-        self._sweeper: Sweeper  # of the namespaces that are found to be this installation's
+        self._sweeper: Sweeper  # created when the namespaces of this installation are known
         self._dispatchers = {each.kind: self._dispatcher(each.kind) for each in CONTROLLERS}
         self._router = Router(self._store, WATCHED, self._dispatchers, self.metrics)
         self._store.corrected = self._router.changed
@@ -115,29 +128,35 @@ class App:
             moved=self._router.moved,
         )
         self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
+        self.console_loop: LoopThread | None = None
+        self._console: ConsoleServer | None = None
+        if console_kube is not None:
+            source = Source(self._store, self._context.observers)
+            self._console = ConsoleServer(source, Access(console_kube.review, clock), clock, settings.console_port)
 
     def _dispatcher(self, kind: Kind) -> Dispatcher:
         reconcile = partial(self._reconcile, kind)
         return Dispatcher(kind.kind, reconcile, count=self.settings.workers, metrics=self.metrics)
 
-    async def _reconcile(self, kind: Kind, key: Key) -> Result:
+    async def _reconcile(self, kind: Kind, key: Key) -> float | None:
         if not self._sweeper.serves(kind, key[0]):
-            return Result(UNSERVED_SECONDS)
+            return UNSERVED_SECONDS
         return await self._reconcilers[kind].reconcile(key)
 
     def stop(self) -> None:
-        """End `run` in order."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Work until `stop`. Raises LeaseLostError, or whatever ended the watches; the process must then end.
-
-        A standby is ready: it does its part by waiting. So is one that works while any namespace can be served.
-        """
+        """Run until `stop` is called. Raises LeaseLostError, or the error that ended the watches; the process must then
+        end. A standby counts as ready, and so does an active operator that can serve at least one namespace."""
         self._watchdog.start()
         await self.health.start()
         health_port, metrics_port = self.health.ports
         log.info("serving", extra={"health_port": health_port, "metrics_port": metrics_port})
+        if self._console is not None:
+            self.console_loop = LoopThread("console")
+            await self.console_loop.run(self._console.start())
+            await self._lead_console(leads=False)  # this container's former process may have led
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         if not self.settings.leader_elect:
             await self._work(stopping, asyncio.get_running_loop().create_future())
@@ -163,12 +182,29 @@ class App:
                 holding.cancel()
             await loop.run(scope.release())
             await loop.run(elector.release())
+        if self._console is not None and self.console_loop is not None:
+            await self.console_loop.run(self._console.stop())
         await self.health.stop()
         await self._watchdog.stop()
 
+    async def _lead_console(self, *, leads: bool) -> None:
+        """Let the console answer, or not, and label this pod, so that the console's Service selects only the leader."""
+        if self._console is None:
+            return
+        self._console.leads = leads
+        if not self.settings.leader_elect:
+            return
+        name, labels = self.settings.identity.rpartition("_")[0], {CONSOLE_LABEL: "true" if leads else None}
+        metadata = {"namespace": self.settings.lease_namespace, "name": name, "labels": labels}
+        pod = {"apiVersion": POD.api_version, "kind": POD.kind, "metadata": metadata}
+        try:
+            await asyncio.wait_for(self._kube.merge(pod), LABEL_SECONDS)  # neither the start nor the end waits longer
+        except (KubeError, TimeoutError) as error:
+            log.warning("the console's Service cannot select this pod", extra={"error": str(error)})
+
     async def _work_alone(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any], scope: Scope) -> None:
-        """Work once no other installation serves the same, without the namespaces that another one does."""
-        assert self.lease_loop is not None, "it came with the Lease"
+        """Wait until a namespace of `scope` may be served; then run without namespaces of other installations."""
+        assert self.lease_loop is not None, "the loop is created before the Lease is acquired"
         acquiring = self.lease_loop.run(scope.acquire(self._refuse))
         await first_of(stopping, acquiring, holding)
         if not acquiring.done():
@@ -182,13 +218,13 @@ class App:
         guarding.cancel()
 
     def _refuse(self, reason: str) -> None:
-        """Say why this installation does not work. Called on the Lease's thread."""
+        """Report why this installation does not start, or leaves out namespaces (on the Lease's thread)."""
         if reason != self._not_ready:
             log.error("another installation", extra={"reason": reason})
         self._not_ready = reason
 
     async def _hold(self, renewing: Coroutine[Any, Any, None]) -> None:
-        """On the Lease's thread: renew it, and report its loss there."""
+        """Renew a Lease and report its loss. Both happen on the Lease's thread."""
         try:
             await renewing
         except Exception as error:
@@ -196,10 +232,8 @@ class App:
             raise
 
     async def _work(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any]) -> None:
-        """Do the operator's work until `stopping` completes; a failure is raised without cleaning up after it.
-
-        `holding` fails when the Lease is lost, and that ends everything, an orderly stop as well.
-        """
+        """Run the operator until `stopping` completes. A failure is raised without cleanup. `holding` fails when the
+        Lease is lost, which also ends a clean shutdown at once."""
         self._not_ready = "no namespace could be listed yet: see the log"
         watched = [each for each in WATCHED if self.settings.backfills or each.kind is not BACKFILL]
         self._sweeper = Sweeper(
@@ -213,7 +247,6 @@ class App:
             serving.cancel()
             return
         self._events.start()
-        await self._worker_status.open()
         sink, namespaces = self._router.observed, self.settings.namespaces
         own = [each.watched for each in CONTROLLERS if each.watched in watched]
         watcher = Watcher(own, sink, namespaces, self._sweeper, LoopThread("kopf"))
@@ -222,18 +255,19 @@ class App:
             dispatcher.start()
         context = self._context
         watches = (watcher.run, informer.run)
-        endless = (*watches, *context.beside, context.observers.keep_checking, context.workers.keep_asking)
-        beside = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]
+        endless = (*watches, *context.background_tasks, context.observers.keep_checking, context.workers.keep_asking)
+        others = [asyncio.create_task(work(), name=work.__qualname__) for work in endless]
         self._not_ready = None
+        await self._lead_console(leads=True)
         log.info("working", extra={"version": VERSION, "namespaces": self.settings.namespaces or "all"})
-        await first_of(stopping, holding, sweeping, *beside)
+        await first_of(stopping, holding, sweeping, *others)
         self._not_ready = "stopping"
-        for task in (sweeping, *beside):
+        await self._lead_console(leads=False)
+        for task in (sweeping, *others):
             task.cancel()
-        await first_of(holding, asyncio.create_task(self._drain(beside), name="drain"))
+        await first_of(holding, asyncio.create_task(self._drain(others), name="drain"))
 
     async def _drain(self, cancelled: Sequence[asyncio.Task[None]]) -> None:
-        """Let watches, reconciles and actions in flight come to their ends, within bounds."""
         await asyncio.wait(cancelled)
         await asyncio.gather(*(dispatcher.stop() for dispatcher in self._dispatchers.values()))
         await self._context.ending.aclose()
@@ -244,7 +278,7 @@ class App:
 
 
 async def first_of(*futures: asyncio.Future[Any]) -> None:
-    """Wait for the first of several futures to complete; raises the error of one that failed."""
+    """Wait until the first of these futures completes. Raises the error of a completed future that failed."""
     done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     for future in done:
         future.result()
@@ -253,8 +287,9 @@ async def first_of(*futures: asyncio.Future[Any]) -> None:
 async def serve(settings: Settings) -> None:
     """Run an operator against the real API server until SIGTERM or SIGINT."""
     kube, lease_kube = await KubeClient.connect(), await KubeClient.connect()
-    app = App(settings, kube, lease_kube, SystemClock())
-    for client in (kube, lease_kube):
+    console_kube = await KubeClient.connect() if settings.console else None
+    app = App(settings, kube, lease_kube, SystemClock(), console_kube)
+    for client in filter(None, (kube, lease_kube, console_kube)):
         client.answered = app.metrics.count_request
     app.lost = end_without_lease
 
@@ -264,11 +299,13 @@ async def serve(settings: Settings) -> None:
     await kube.close()
     if app.lease_loop is not None:
         await app.lease_loop.run(lease_kube.close())
+    if app.console_loop is not None and console_kube is not None:
+        await app.console_loop.run(console_kube.close())
 
 
 def end_without_lease(error: Exception) -> None:
-    """End the process before another one may begin to work. Any thread."""
-    # The log may be what blocks the other threads.
+    """End this process before another process may take over the Lease. May be called on any thread."""
+    # Logging may block; a timer then ends the process.
     end = threading.Timer(LOG_SECONDS, os._exit, (EXIT_LEASE_LOST,))
     end.daemon = True
     end.start()
@@ -277,11 +314,11 @@ def end_without_lease(error: Exception) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script `fleet-operator`."""
+    """Entry point of the console script `fleet-operator`."""
     settings = parse(sys.argv[1:] if arguments is None else arguments)
     sys.setrecursionlimit(RECURSION_LIMIT)
-    # As the runtimes of Java and Go do: each observed cluster takes up to 128 sockets, and 1,024 descriptors is a usual
-    # soft limit.
+    # Raise the limit on open files, as Java and Go do, because each observed cluster needs up to 128 sockets, and the
+    # soft limit is often 1,024.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gc.set_threshold(COLLECT_AFTER, 20, 20)
@@ -290,11 +327,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def end(serving: Coroutine[Any, Any, None]) -> None:
-    """Run to the end of the process.
-
-    After a failure the process ends without unwinding: a former leader must not finish what it was doing, and threads
-    that wait for a broker must not hold up the restart.
-    """
+    """Run the operator until it stops. If it fails, the process exits without unwinding, because a former leader must
+    not finish its writes, and threads that wait for a broker must not delay the restart."""
 
     async def serve_or_die() -> None:
         try:

@@ -1,13 +1,16 @@
-"""kopf: the watches of the operator's own kinds, whose events go to the caches.
+"""Watches the operator's own kinds with kopf, and passes their events to the caches.
 
-kopf's handlers here are `on.event` only, so it writes nothing to the cluster: no finalizers, no annotations, no Events.
-It runs on a thread of its own. Each event takes it several turns of its loop, and a turn of the operator's loop takes
-up to a tenth of a second while a thousand groups are made: its watches fell a minute behind there. Its tasks are
-spawned and awaited here (`kopf.spawn_tasks`), because `kopf.operator` hangs at its end when one stream has failed (see
-docs/decisions/0001-dependencies.md).
+Only `on.event` handlers are registered, so kopf writes nothing to the cluster: no finalizers, annotations or Events.
+kopf runs on its own thread, because it needs several loop iterations for each event. On the operator's loop, an
+iteration takes up to a tenth of a second while a thousand groups are created, so kopf's watches would fall a minute
+behind. kopf's tasks are spawned and awaited here (`kopf.spawn_tasks`), because `kopf.operator` hangs on exit after a
+stream has failed.
+
+kopf's `scanning` of CRDs is disabled. It needs a cluster-wide permission, and even so a stream may request a deleted
+CRD before kopf learns of the deletion. If permissions for a namespace are withdrawn, the sweeper's lists report that.
+
+Decision: docs/decisions/0001-dependencies.md.
 """
-
-from __future__ import annotations
 
 import asyncio
 import itertools
@@ -27,39 +30,36 @@ log = logging.getLogger(__name__)
 
 IDENTITY: Final = "consumer-fleet"
 FINALIZER: Final = "consumerfleet.io/kopf"
-"""Never set. kopf takes its finalizer away from an object without a handler that needs it, and the default one is also
-that of every other operator that is made with kopf."""
+"""Finalizer name for kopf; it is never set on an object. kopf removes this finalizer where handlers do not need it. The
+default name would match the finalizers of other operators built with kopf."""
 SERVER_TIMEOUT_SECONDS: Final = 300
-"""A watch is renewed at least this often, whatever kopf's own check for silence finds."""
+"""Maximum duration of a watch, which is then renewed, even if kopf has not noticed that it delivers no events."""
 PAGE_OBJECTS: Final = 10
-"""A page of whole objects is in memory, and read, at once."""
+"""Number of objects in a page of a list. A whole page is parsed at once and kept in memory."""
 IDLE_SECONDS: Final = 1.0
-"""Time after an event for which an object keeps its task, and the task the whole event: of thousands of objects."""
+"""Time for which kopf keeps an object's task and last event in memory: short, because there are many objects."""
 RETRY_SECONDS_MAX: Final = 30.0
 RESTART_SECONDS: Final = 2.0
 RESTART_SECONDS_MAX: Final = 60.0
 STREAM: Final = "watcher for "
-"""Beginning of the names of the tasks that read kopf's streams."""
+"""Prefix of the names of kopf's tasks that read a watch stream."""
 STOP_SECONDS: Final = 10.0
-"""The longest wait for kopf to come to its end."""
+"""Maximum time to wait for kopf's tasks to end."""
 
 
 class Lists(Protocol):
-    """The operator's own lists of the same kinds."""
+    """The operator's own lists of the watched kinds, which the sweeper makes."""
 
     returned: asyncio.Event
-    """Set when a kind is listed that the API server did not know before; cleared here."""
+    """Set when a kind that the API server did not know before has been listed; cleared by the Watcher."""
 
     def again(self, kind: Kind, namespace: str | None) -> None:
-        """List a kind soon, in one namespace or with None in all."""
+        """List a kind soon, in one namespace (None: in all namespaces)."""
 
 
 class EndlessBackoffs:
-    """The pauses between the attempts of a request, in seconds: growing, with jitter, and without an end.
-
-    kopf repeats a request that failed, a forbidden one too, as long as this has a next pause, and ends all watches
-    afterwards. One namespace that withdraws the operator's rights must not take the watches of the others.
-    """
+    """Endless retry delays in seconds, with jitter, that grow up to RETRY_SECONDS_MAX. If the delays ran out, kopf
+    would end all watches, so withdrawn permissions for one namespace would end the watches of others."""
 
     def __iter__(self) -> Iterator[float]:
         for number in itertools.count():
@@ -67,10 +67,7 @@ class EndlessBackoffs:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Nothing of an object is compared with what was handled before: `on.event` has no use for it.
-
-    kopf would copy each object three times for it, which is most of what an event costs.
-    """
+    """Keeps kopf from storing a last-handled state, as its three copies of an object are most of an event's cost."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         return cast("kopf.BodyEssence", {})
@@ -79,11 +76,10 @@ class NoDiffs(kopf.DiffBaseStorage):
         return None
 
     def store(self, *, body: kopf.Body, patch: kopf.Patch, essence: kopf.BodyEssence) -> None:
-        """Nothing is written."""
+        """Do nothing, because no state is stored."""
 
 
 def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRegistry:
-    """The handlers of the operator; they need no state of kopf."""
     registry = kopf.OperatorRegistry()
 
     @kopf.on.startup(registry=registry)
@@ -91,7 +87,9 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         settings.posting.enabled = False
         settings.persistence.finalizer = FINALIZER
         settings.persistence.diffbase_storage = NoDiffs()
-        settings.scanning.disabled = True  # the CRDs exist before we start; needs no rights on CRDs and namespaces
+        settings.scanning.disabled = (
+            True  # so that kopf needs no permissions for CRDs and namespaces; the CRDs already exist
+        )
         settings.process.ultimate_exiting_timeout = None
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 10
@@ -100,8 +98,8 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.queueing.idle_timeout = IDLE_SECONDS
 
-    # A registry of our own has no login handlers; these two are kopf's, in the order of the client's own rules. They
-    # need ids of their own: kopf keeps one result for each id.
+    # A custom registry has no login handlers. So kopf's own are added, in the order in which `KubeClient` tries
+    # credentials. Each has an id, because kopf keeps one result per id.
     kopf.on.login(id="service-account", registry=registry)(kopf.login_with_service_account)
     kopf.on.login(id="kubeconfig", registry=registry)(kopf.login_with_kubeconfig)
 
@@ -111,18 +109,18 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         sink(kinds[resource.plural], cast("JsonObject", event["object"]), event["type"] == "DELETED")
 
     for kind in kinds.values():
-        # The group must be named: other products have kinds of the same plural.
+        # The API group is given, because other products have kinds with the same plural.
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry)(observe)
     return registry
 
 
 class Watcher:
-    """The watches of some kinds in some namespaces (none named: all). `run` once, on the operator's loop."""
+    """Watches kinds in namespaces (an empty sequence means all). Call `run` once, on the operator's event loop."""
 
     def __init__(
         self, watched: Sequence[WatchedKind], sink: Sink, namespaces: Sequence[str], lists: Lists, thread: LoopThread
     ) -> None:
-        """`sink` is called on the operator's loop, in the order of each kind's events. `thread` is kopf's."""
+        """`sink` is called on the operator's event loop; events of one kind stay in order. kopf runs on `thread`."""
         self._kinds = [each.kind for each in watched]
         self._watched = watched
         self._sink = sink
@@ -131,11 +129,8 @@ class Watcher:
         self._thread = thread
 
     async def run(self) -> None:
-        """Watch until it is cancelled. Raises kopf.LoginError without valid credentials.
-
-        Another error that ends kopf is a kind whose CRD is gone, or a stream that cannot be read. kopf starts again
-        then, without the kind, and once more when the kind is back.
-        """
+        """Watch until cancelled. Raises kopf.LoginError without valid credentials. If a CRD is deleted or a stream is
+        unreadable, kopf is restarted without the missing kinds, and again when a missing kind reappears."""
         loop, starts = asyncio.get_running_loop(), 0
         while True:
             began = loop.time()
@@ -145,13 +140,13 @@ class Watcher:
                 raise error
             starts = starts + 1 if loop.time() - began < RESTART_SECONDS_MAX else 1
             if error is not None:
-                log.warning("the watches of our kinds have ended", extra={"error": str(error)})
+                log.warning("the watches of the operator's kinds have ended", extra={"error": str(error)})
                 for kind, namespace in itertools.product(self._kinds, self._namespaces or (None,)):
                     self._lists.again(kind, namespace)
             await asyncio.sleep(min(RESTART_SECONDS * 2.0 ** min(starts - 1, 10), RESTART_SECONDS_MAX))
 
     async def _watch(self) -> BaseException | None:
-        """Run kopf until it ends or a kind has returned; returns the error that ended it."""
+        """Run kopf until it ends, or until a missing kind exists again; returns the error that ended kopf, or None."""
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
         registry = make_registry(self._watched, Handover(loop, self._sink))
@@ -170,9 +165,9 @@ class Watcher:
 async def _serve(
     registry: kopf.OperatorRegistry, namespaces: Sequence[str], stop: asyncio.Event
 ) -> BaseException | None:
-    """Run kopf until it ends or the flag is raised; returns the error that ended it. On kopf's thread."""
+    """Run kopf until it ends or `stop` is set; returns the error that ended kopf, or None. Runs on kopf's thread."""
     scope: dict[str, Any] = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
-    # Without an identity kopf asks for the user's name, which a container's bare uid does not have.
+    # Without an identity, kopf looks up the user name, and a container's uid may have none.
     tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=kopf.OperatorSettings(),
@@ -190,16 +185,14 @@ async def _serve(
 
 
 async def _raise(flag: asyncio.Event) -> None:
-    """Set an event of the loop that this runs on."""
+    """Set `flag` on the event loop that runs this coroutine."""
     flag.set()
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """End kopf's tasks.
-
-    A stream that fails ends kopf and leaves the other streams, which `kopf.run_tasks` finds by cancelling every task of
-    the loop. All at once they hang: a stream waits for its helpers, and they are to be ended by it alone.
-    """
+    """Cancel kopf's tasks and its remaining streams, which a failed stream does not end. `kopf.run_tasks` would cancel
+    every task of the loop at once and then hang, because a stream waits for its helper tasks and must cancel them
+    itself."""
     ending = {*tasks, *(task for task in asyncio.all_tasks() if task.get_name().startswith(STREAM))}
     for task in ending:
         task.cancel()

@@ -38,7 +38,7 @@ BACKFILL_RULES: list[tuple[str, JsonObject, str]] = [
         backfill({"spec.range": {"time": {"from": TIME["from"], "to": TIME["from"]}}}),
         "spec.range.time.from must be before spec.range.time.to",
     ),
-    ("offsets that end before", of_offsets(10, 9), "spec.range.offsets[].from must not be behind"),
+    ("offsets that end before", of_offsets(10, 9), "spec.range.offsets[].from must not be greater than"),
     (
         "partitions of the source and of the range",
         backfill(

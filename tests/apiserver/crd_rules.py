@@ -34,7 +34,7 @@ REFUSED_BY_RULE: list[tuple[str, JsonObject, str]] = [
     (
         "PLAIN without TLS",
         kafka_cluster({"spec.sasl": SASL}),
-        "spec.sasl.mechanism PLAIN and OAUTHBEARER send the secret readable on the wire: set spec.tls",
+        "spec.sasl.mechanism PLAIN and OAUTHBEARER send the secret in clear text: set spec.tls",
     ),
     (
         "OAUTHBEARER without a token endpoint",

@@ -36,8 +36,12 @@ def full_offset_reset() -> JsonObject:
 
 OFFSET_RESET_RULES: list[tuple[str, JsonObject, str]] = [
     ("a reset with a long name", offset_reset({"metadata.name": "a" * 64}), "metadata.name must be a DNS label of at"),
-    ("a reset to a time without it", offset_reset({"spec.to": "Time"}), "spec.time goes with to: Time"),
-    ("a reset to offsets without them", offset_reset({"spec.to": "Offsets"}), "spec.offsets goes with to: Offsets"),
+    ("a reset to a time without it", offset_reset({"spec.to": "Time"}), "spec.time is required with to: Time"),
+    (
+        "a reset to offsets without them",
+        offset_reset({"spec.to": "Offsets"}),
+        "spec.offsets is required with to: Offsets",
+    ),
     (
         "offsets and topics",
         offset_reset({"spec.to": "Offsets", "spec.offsets": PLACES, "spec.topics": ["orders"]}),

@@ -1,4 +1,4 @@
-"""Pod templates that the API server accepts or refuses, and the texts of its refusals."""
+"""Pod templates that the API server accepts or refuses, and the messages of its refusals."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
     ),
     ("an image of the worker", with_worker(image="i"), CONTAINERS + "the worker's image is set by spec.image"),
     ("a pull policy of the worker", with_worker(imagePullPolicy="Always"), CONTAINERS + "the worker's image is set"),
-    ("a command of the worker", with_worker(command=["sh"]), CONTAINERS + "the worker's command is the operator's"),
-    ("arguments of the worker", with_worker(args=["run"]), CONTAINERS + "the worker's command is the operator's"),
+    ("a command of the worker", with_worker(command=["sh"]), CONTAINERS + "the operator sets the worker's command"),
+    ("arguments of the worker", with_worker(args=["run"]), CONTAINERS + "the operator sets the worker's command"),
     (
         "ports of the worker",
         with_worker(ports=[{"containerPort": 1}]),
-        CONTAINERS + "the worker's ports, probes and hooks are the operator's",
+        CONTAINERS + "the operator sets the worker's ports, probes and hooks",
     ),
-    ("a probe of the worker", with_worker(livenessProbe={}), CONTAINERS + "the worker's ports, probes and hooks"),
+    ("a probe of the worker", with_worker(livenessProbe={}), CONTAINERS + "the operator sets the worker's ports"),
     (
         "a user in the worker",
         with_worker(securityContext={"runAsUser": 5}),
@@ -95,7 +95,7 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
     (
         "a container without an image",
         consumer_group({"spec.template.spec.containers": [{"name": "side"}]}),
-        CONTAINERS + "every container but the one named worker needs an image",
+        CONTAINERS + "every container except worker needs an image",
     ),
     (
         "an init container without an image",
@@ -105,7 +105,7 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
     (
         "an init container named worker",
         consumer_group({"spec.template.spec.initContainers": [{"name": "worker", "image": "i"}]}),
-        "spec.template.spec.initContainers must not contain one named worker",
+        "spec.template.spec.initContainers must not contain a container named worker",
     ),
     (
         "one name for a container and an init container",
@@ -115,7 +115,7 @@ POD_RULES: Final[list[tuple[str, JsonObject, str]]] = [
                 "spec.template.spec.initContainers": [{"name": "handler", "image": "i", "restartPolicy": "Always"}],
             }
         ),
-        "spec.template.spec: no name may stand both in containers and in initContainers",
+        "spec.template.spec: no name may be in both containers and initContainers",
     ),
     *(
         (

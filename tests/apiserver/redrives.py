@@ -9,11 +9,11 @@ from tests.apiserver import objects
 from tests.apiserver.conftest import Site
 
 JsonObject = dict[str, Any]
-JOB = "mended-redrive"
+JOB = "fixed-redrive"
 NOW = "2026-01-01T00:00:00Z"
 
 
-def redrive(site: Site, name: str = "mended", **spec: Any) -> JsonObject:
+def redrive(site: Site, name: str = "fixed", **spec: Any) -> JsonObject:
     metadata = {"name": name, "namespace": site.name}
     wanted = {"groupRef": {"name": "flights"}, **spec}
     return {"apiVersion": objects.API_VERSION, "kind": "Redrive", "metadata": metadata, "spec": wanted}

@@ -57,7 +57,7 @@ RETRY_RULES: list[tuple[str, JsonObject, str]] = [
         "a rule of spec.classify matches by exactly one",
     ),
     ("a rule without a condition", classified({}), "a rule of spec.classify matches by exactly one"),
-    ("an exception that is no name", classified({"exception": "a-b"}), "spec.classify.when.exception is"),
+    ("an exception that is not a name", classified({"exception": "a-b"}), "spec.classify.when.exception is"),
     ("a status that is none", classified({"httpStatus": "6xx"}), "spec.classify.when.httpStatus is"),
     ("a message pattern that is none", classified({"messageRegex": "("}), "spec.classify.when.messageRegex must be"),
 ]

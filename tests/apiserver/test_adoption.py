@@ -74,7 +74,7 @@ def test_operator_installed_again_takes_fleets_over_without_rolling_a_pod(
 
 
 @pytest.mark.parametrize("stripped", [True, False])
-def test_object_made_anew_leaves_the_running_fleet_alone_until_it_is_told_to_adopt_it(
+def test_object_created_again_leaves_the_running_fleet_alone_until_it_is_told_to_adopt_it(
     quiet_site: MakeSite, broker: KafkaBroker, stripped: bool
 ) -> None:
     """Tools that restore leave owner references away, or those of objects that are gone."""

@@ -258,12 +258,12 @@ def test_suspend_rate_and_guard_reach_the_driver(site: MakeSite, broker: KafkaBr
     control = spark.control(here)
     assert (control.suspend, control.records_per_second) == (False, None)
     assert control.guard is not None
-    first = control.guard.look
+    first = control.guard.checked
 
     def renewed() -> bool:
         guard = spark.control(here).guard
         assert guard is not None
-        return guard.look > first
+        return guard.checked > first
 
     eventually(renewed, timeout_s=PATIENCE_S, what="the guard's word to be renewed")
     here.apply(spark.backfill(here.name, rate={"recordsPerSecond": 7}))

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from e2e.install import CHART, version
+from fleet_operator.console import CONSOLE_LABEL
 from fleet_operator.planning.labels import BACKFILL_LABEL
 from fleet_operator.runtime.settings import parse
 from tests.apiserver.chart import deployed, helm, of_kind, rendered
@@ -71,7 +72,8 @@ def test_image_is_named_by_tag_by_digest_or_by_both() -> None:
 
 
 def test_everything_has_the_common_labels_and_its_own_win() -> None:
-    monitors = ("podMonitor.enabled=true", "serviceMonitor.enabled=true", "networkPolicy.enabled=true")
+    names = ("podMonitor", "serviceMonitor", "networkPolicy", "alerts", "dashboards")
+    monitors = [f"{name}.enabled=true" for name in names]
     given = ("commonLabels.team=data", "commonLabels.tier=one", "podLabels.tier=two")
     found = rendered(*monitors, *given, "commonLabels.app\\.kubernetes\\.io/name=mine")
     labels = {(each["kind"], each["metadata"]["name"]): each["metadata"]["labels"] for each in found}
@@ -130,6 +132,34 @@ def test_pods_of_backfills_reach_each_other_where_workers_are_closed() -> None:
     assert spec["podSelector"] == {"matchExpressions": [of_backfills]}
     assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]
     assert "consumer-fleet-backfills" not in of_kind(rendered(*closed, "backfills.enabled=false"), "NetworkPolicy")
+
+
+def test_console_is_off_and_brings_its_port_service_and_rights_only_where_it_is_on() -> None:
+    assert "console" not in str(rendered())
+    on = rendered("console.enabled=true")
+    container = deployed("console.enabled=true")["spec"]["containers"][0]
+    assert parse(container["args"], {}).console
+    assert {"name": "console", "containerPort": parse(container["args"], {}).console_port} in container["ports"]
+    service = of_kind(on, "Service")["consumer-fleet-console"]["spec"]
+    assert (service["selector"][CONSOLE_LABEL], service["ports"][0]["targetPort"]) == ("true", "console")
+    granted = of_kind(on, "ClusterRole")["consumer-fleet-console"]["rules"]
+    assert [(rule["resources"], rule["verbs"]) for rule in granted] == [
+        (["tokenreviews"], ["create"]),
+        (["subjectaccessreviews"], ["create"]),
+    ]
+    assert of_kind(on, "Role")["consumer-fleet-console"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
+    ]
+
+
+def test_console_is_reached_only_by_the_named_peers() -> None:
+    def ports(*values: str) -> list[str]:
+        found = of_kind(rendered("networkPolicy.enabled=true", *values), "NetworkPolicy")
+        return [each["port"] for rule in found["consumer-fleet"]["spec"]["ingress"] for each in rule["ports"]]
+
+    peer = "console.from[0].namespaceSelector.matchLabels.team=web"
+    assert ports("console.enabled=true") == ports(peer) == ["health"]
+    assert ports("console.enabled=true", peer) == ["health", "console"]
 
 
 def test_nothing_is_made_in_kube_system_where_the_platform_closes_it() -> None:

@@ -19,11 +19,11 @@ from e2e.local_cluster.gomodules import HELM, ensure_programs
 from fleet_operator.runtime.settings import parse
 from tests.apiserver.client import Client
 from tests.apiserver.conftest import PATIENCE_S
-from tests.apiserver.driver_rights import (
+from tests.apiserver.driver_permissions import (
     ACCOUNT,
     NAMESPACE,
     expect_driver_makes_executors_only,
-    expect_driver_rights,
+    expect_driver_permissions,
     objects,
 )
 from tests.support.apiserver import ApiServer
@@ -270,14 +270,14 @@ def test_life_of_a_release(helm: Helm) -> None:
     await_definitions(api.kubectl, *(f"crd/{crd}" for crd in CRDS), timeout_s=PATIENCE_S)
     expect_pods(api)
     expect_rights(api)
-    expect_driver_rights(api)
+    expect_driver_permissions(api)
     expect_rights_of_people(api)
     expect_driver_makes_executors_only(api)
 
     api.kubectl("create", "namespace", "shop")
     here, there = ("get", "secrets", "shop"), ("get", "secrets", "default")
-    assert "are read nowhere" in notes
-    assert "namespaces shop only" in helm.upgrade("--set", "secrets.namespaces={shop}")
+    assert "The operator reads no Secrets" in notes
+    assert "only in the namespaces shop" in helm.upgrade("--set", "secrets.namespaces={shop}")
     wait_rights(api, [here], [there, ("list", "secrets", "shop")])
     helm.upgrade("--set", "secrets.wholeCluster=true")
     wait_rights(api, [here, there], [("list", "secrets", "shop")])

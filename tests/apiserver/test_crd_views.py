@@ -16,9 +16,9 @@ from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.clients.kinds import CONSUMER_GROUP
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import AttemptEnd
+from fleet_operator.planning.backfill.parsing import BOTH, Progress
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
 from fleet_operator.planning.backfill.ranges import ResolvedRange, range_status
-from fleet_operator.planning.backfill.readings import BOTH, Progress
 from fleet_operator.planning.backfill.spark import SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.observation import OffsetSample, RetryObservation, StuckPartition, WorkerObservation
@@ -152,7 +152,7 @@ def shown(quiet_site: Callable[..., Site]) -> Iterator[Site]:
     made.client.merge_status("offsetresets", made.name, "again", offset_reset_status())
     made.client.merge_status("kafkaclusters", made.name, "main", cluster_status())
     made.client.merge_status("consumergroups", made.name, "orders", busy_status())
-    made.client.merge_status("redrives", made.name, "mended", redrive_status())
+    made.client.merge_status("redrives", made.name, "fixed", redrive_status())
     yield made
     made.kubectl("delete", "kafkaclusters,consumergroups,redrives,backfills,offsetresets", "--all")
 
@@ -167,7 +167,7 @@ def test_status_is_stored_as_projected(shown: Site) -> None:
     """The schema knows every field that the operator writes; otherwise the server would prune it."""
     assert shown.status("consumergroups", "orders") == busy_status()
     assert shown.status("kafkaclusters", "main") == cluster_status()
-    assert shown.status("redrives", "mended") == redrive_status()
+    assert shown.status("redrives", "fixed") == redrive_status()
     assert shown.status("backfills", "again") == backfill_status()
     assert shown.status("offsetresets", "again") == offset_reset_status()
 
@@ -207,7 +207,7 @@ def test_columns_of_backfills(shown: Site) -> None:
 def test_columns_of_redrives(shown: Site) -> None:
     header, row = table(shown, "krd")
     assert header == REDRIVE_COLUMNS
-    assert row.startswith("mended orders Running Running 12 11 6 ")
+    assert row.startswith("fixed orders Running Running 12 11 6 ")
     header, row = table(shown, "redrives", "-o", "wide")
     assert header == f"{REDRIVE_COLUMNS} {REDRIVE_WIDE_COLUMNS}"
     assert row.endswith(" 40 2 5 3 false True moving failed records")
@@ -230,7 +230,7 @@ def test_category_lists_all_kinds(shown: Site) -> None:
         "consumergroup.consumerfleet.io/orders",
         "kafkacluster.consumerfleet.io/main",
         "offsetreset.consumerfleet.io/again",
-        "redrive.consumerfleet.io/mended",
+        "redrive.consumerfleet.io/fixed",
     ]
 
 
@@ -337,8 +337,8 @@ def test_explain_describes_every_field(shown: Site, kind: str) -> None:
         ("kcg", "status.groupId=orders", ["orders"]),
         ("kcg", "spec.retry.policyRef.name=standard", []),
         ("kcg", "spec.handler.python.configMapRef.name=absent", []),
-        ("krd", "spec.groupRef.name=orders", ["mended"]),
-        ("krd", "status.phase=Running", ["mended"]),
+        ("krd", "spec.groupRef.name=orders", ["fixed"]),
+        ("krd", "status.phase=Running", ["fixed"]),
         ("kor", "spec.groupRef.name=orders", ["again"]),
         ("kor", "status.phase=Succeeded", ["again"]),
         ("kcl", "spec.sasl.secretRef.name=", ["main"]),

@@ -45,7 +45,7 @@ CASES = [
 def test_field_of_a_creation_goes_with_the_first_apply_without_it(
     api: ApiServer, site: Callable[..., Site], kind: Kind, before: JsonObject, after: JsonObject, killed: bool
 ) -> None:
-    """Also where the operator was killed after it had noted all fields as applied."""
+    """Also where the operator was killed after it had recorded all fields as applied."""
     metadata: dict[str, Any] = {"namespace": site("created").name, "name": "orders", "labels": LABELS}
     head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
 
@@ -57,7 +57,7 @@ def test_field_of_a_creation_goes_with_the_first_apply_without_it(
             made = await kube.get(kind, metadata["namespace"], "orders")
             assert made is not None
             if killed:
-                await store._note_as_applied(made)
+                await store._record_as_applied(made)
                 store = Store(kube, SystemClock(), WATCHED, applied_annotation=APPLIED_ANNOTATION)
                 made = await kube.get(kind, metadata["namespace"], "orders")
                 assert made is not None

@@ -1,4 +1,4 @@
-"""Every kubectl command of the README, the pages about pods and retries and the examples runs as written.
+"""Every kubectl command in the code blocks of docs and examples runs as written.
 
 No operator runs here: the test itself writes the conditions that a command waits for.
 """
@@ -25,6 +25,7 @@ from tests.unit.api.crd_objects import consumer_group
 PAGES = (
     "README.md",
     "docs/api-conventions.md",
+    "docs/demo.md",
     "docs/gitops.md",
     "docs/offsets.md",
     "docs/offsets-topic.md",
@@ -34,11 +35,18 @@ PAGES = (
     "docs/scaling.md",
     "docs/upgrades.md",
 )
-ON_A_CLUSTER = ("docs/install.md", "docs/own-image.md", "docs/backfill.md", "examples/flights/backfill.yaml")
-"""Run by e2e/test_walkthrough.py, e2e/load/test_backfill_page.py and e2e/demo: a watch of Backfills never ends."""
+ON_A_CLUSTER = (
+    *("docs/install.md", "docs/own-image.md", "docs/quickstart.md", "docs/backfill.md"),
+    "examples/flights/backfill.yaml",
+)
+"""Run by e2e/test_walkthrough.py, e2e/newcomer/test_quickstart.py, e2e/load/test_backfill_page.py and e2e/demo: a watch
+of Backfills never ends."""
+OF_THE_PLUGIN = ("docs/kubectl-fleet.md",)
+"""Run by test_plugin.py, and by tests/unit/plugin/test_in_pods.py what needs a kubelet."""
 EXAMPLES = (
     *("flights/handler.py", "flights/fleet.yaml", "flights/redrive.yaml", "flights/compare.yaml"),
     *("flights/reset.yaml", "http/fleet.yaml"),
+    *(str(path.relative_to(ROOT / "examples")) for path in sorted((ROOT / "examples/gallery").glob("*/group.yaml"))),
 )
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:#\s+|\s*)(kubectl .*)$", re.MULTILINE)
@@ -130,13 +138,13 @@ def test_documented_retry_commands_run(place: Callable[..., Reader]) -> None:
     assert {"RETRY", "NEXT-DUE", "FAILED"} <= set(wide.splitlines()[0].split())
     (status,) = [text for line, text in outputs.items() if "jsonpath" in line]
     assert json.loads(status) == {"waiting": 8, "failed": 2}
-    assert "orders-mended" not in reader.kubectl("get", "redrives", "-o", "name")
+    assert "orders-fixed" not in reader.kubectl("get", "redrives", "-o", "name")
 
 
-def test_commands_of_the_readme(place: Callable[..., Reader]) -> None:
+def test_commands_of_the_demo_page_and_the_table_of_the_readme(place: Callable[..., Reader]) -> None:
     reader = place("demo")
     reader.apply(*yaml.safe_load_all((ROOT / "examples/flights/fleet.yaml").read_text()), POD)
-    found = commands("README.md")
+    found = commands("docs/demo.md")
     assert [line.split()[3] for line in found] == ["get", "scale", "delete"]
     for line in found:
         reader.types(line)
@@ -263,15 +271,16 @@ def chart_values() -> dict[str, Any]:
 
 
 def test_commands_about_deploying(place: Callable[..., Reader]) -> None:
-    """The health scripts go into Argo CD's own ConfigMap, beside what others have put there."""
+    """The health scripts go into Argo CD's own ConfigMap, next to what others have put there."""
     reader = place("argocd")
     reader.apply(consumer_group({"metadata.namespace": "argocd"}))
     reader.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "argocd-cm"}, "data": {"url": "theirs"}}
     )
+    reader.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "argocd-notifications-cm"}})
     reader.say_that_all_is_well()
     found = commands("docs/gitops.md")
-    assert [line.split()[1] for line in found] == ["wait", "wait", "kustomize"]
+    assert [line.split()[1] for line in found] == ["wait", "wait", "apply", "kustomize", "patch"]
     for line in found:
         reader.types(line)
     stored = json.loads(reader.kubectl("get", "configmap", "argocd-cm", "-o", "json"))["data"]
@@ -285,7 +294,7 @@ def test_commands_about_deploying(place: Callable[..., Reader]) -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_commands_of_the_example(place: Callable[..., Reader], example: str) -> None:
     path = ROOT / "examples" / example
-    reader = place(re.sub(r"\W", "-", example), path.parent)
+    reader = place(re.sub(r"[\W_]", "-", example), path.parent)
     found = COMMAND.findall(path.read_text())
     assert found
     for line in found:
@@ -293,7 +302,7 @@ def test_commands_of_the_example(place: Callable[..., Reader], example: str) -> 
 
 
 def test_no_document_has_a_command_that_is_not_run_here() -> None:
-    known = {*PAGES, *ON_A_CLUSTER, *(f"examples/{example}" for example in EXAMPLES)}
+    known = {*PAGES, *ON_A_CLUSTER, *OF_THE_PLUGIN, *(f"examples/{example}" for example in EXAMPLES)}
     others = {
         str(path.relative_to(ROOT))
         for folder in ("docs", "examples")

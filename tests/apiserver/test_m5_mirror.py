@@ -61,7 +61,7 @@ class Pages:
                 self.wfile.write(body)
 
             def log_message(self, *args: object) -> None:
-                """Requests are no news."""
+                """Requests are not events."""
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
             thread = threading.Thread(target=server.serve_forever, name=f"page-{pod}")
@@ -75,7 +75,7 @@ class Pages:
 
 @dataclass
 class Mirror:
-    """One ConsumerGroup's status beside the tool."""
+    """One ConsumerGroup's status compared with the tool."""
 
     here: Site
     broker: KafkaBroker
@@ -214,7 +214,7 @@ def test_m5_status_shows_each_state_of_a_scripted_group_as_the_tool_does(
 def step_through_a_rebalance(
     mirror: Mirror, members: tuple[Member, Member], topic: str, give_back: threading.Event, go_on: threading.Event
 ) -> None:
-    """A slow revocation, then a slow assignor, with the tool beside each step."""
+    """A slow revocation, then a slow assignor, compared with the tool at each step."""
     second = members[1]
     eventually(lambda: second.membership.state == "PreparingRebalance", timeout_s=PATIENCE_S, what="the second to join")
     began = time.time()

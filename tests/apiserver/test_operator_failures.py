@@ -167,7 +167,7 @@ def test_every_failure_is_reported_in_time_and_then_writes_stop(
 ) -> None:
     """All cases side by side with a healthy fleet; then a minute in which each object is written at most once.
 
-    No other test runs beside it, because it holds the operator to times.
+    No other test runs next to it, because it holds the operator to times.
     """
     with own_broker() as broker, silent() as silent_port, closed() as closed_port:
         sites = {}
@@ -206,8 +206,8 @@ def wait_recorded(here: Site) -> None:
     revision = here.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"]
 
     def recorded() -> bool:
-        marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
-        return bool(marks[revision].get("state") == "Good")
+        verdicts = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["verdicts"]
+        return bool(verdicts[revision].get("state") == "Good")
 
     eventually(recorded, timeout_s=PATIENCE_S, what="the healthy fleet to settle")
 
@@ -232,7 +232,7 @@ def wait_at_rest(here: Site) -> None:
 
 @pytest.mark.together
 def test_corrected_secret_is_applied(site: Callable[..., Site], broker: KafkaBroker) -> None:
-    here = site("mended")
+    here = site("fixed")
     here.apply(objects.secret(here.name, "alice", password="wrong"))
     here.apply(objects.cluster(here.name, broker.sasl_bootstrap, sasl=objects.sasl("alice")))
     here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="AuthenticationFailed")
@@ -275,7 +275,7 @@ def test_renewed_certificates_and_client_credentials_are_applied(
         assert "check client id, client secret and scope" in condition["message"]
         secrets(pki.ca_file, client_secret=CLIENT_SECRET)
         condition = here.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="TlsFailed")
-        assert "check that the CA file holds the authority that signed it" in condition["message"]
+        assert "check that the CA file contains the CA that signed it" in condition["message"]
         secrets(pki.ca_file, broker.pki.ca_file, client_secret=CLIENT_SECRET)
         here.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
         assert "secret" not in json.dumps(here.status("kafkaclusters", "main"))

@@ -31,8 +31,8 @@ def revision_of(site: Site) -> str:
 
 
 def marks_of(site: Site) -> dict[str, dict[str, Any]]:
-    """The marks of the fleet's revisions, by their hash."""
-    found: dict[str, dict[str, Any]] = site.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
+    """The verdicts of the fleet's revisions, by their hash."""
+    found: dict[str, dict[str, Any]] = site.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["verdicts"]
     return found
 
 

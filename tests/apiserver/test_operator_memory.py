@@ -1,4 +1,4 @@
-"""The operator's memory beside large objects: anybody may label objects so that its watches select them."""
+"""The operator's memory with large objects: anybody may label objects so that its watches select them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MORE_MIB = 80.0
 
 @pytest.mark.together
 def test_large_objects_of_others_do_not_fill_the_memory() -> None:
-    """Neither during their creation nor at a start beside them; that would end the operator again and again.
+    """Neither during their creation nor at a start next to them; that would end the operator again and again.
 
     The API server is its own: a shared one would keep other tests waiting with hundreds of megabytes.
     """
@@ -52,7 +52,7 @@ def expect_bounded_memory(here: Site) -> None:
                 here.apply(group)
                 here.wait_condition("consumergroups", name, "Ready", status="False", reason="ClusterNotFound")
                 peaks.append(_peak_mib(restarted))
-    print(f"peaks of {peaks} MiB beside {COUNTS} objects of a MiB of each kind")
+    print(f"peaks of {peaks} MiB with {COUNTS} objects of a MiB of each kind")
     assert max(peaks) < PEAK_MIB
     assert peaks[1] - peaks[0] < MORE_MIB
 

@@ -142,7 +142,7 @@ def test_operator_without_backfills_misses_nothing_where_their_crd_is_not_instal
 
 
 def test_operator_logs_no_traceback(operator: Operator) -> None:
-    """Not run beside the others: it reads the log of all of them afterwards."""
+    """Not run next to the others: it reads the log of all of them afterwards."""
     text = operator.log.read_text()
     assert "working" in text
     assert "Traceback" not in text

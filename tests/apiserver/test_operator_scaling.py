@@ -42,7 +42,7 @@ def test_bounds_of_the_spec_size_the_fleet_and_kubectl_scale_does_not(site: Make
     status = here.get("consumergroups", "flights")["status"]
     step = status["scaling"]["lastStep"]
     assert (step["from"], step["to"]) == (2, 4)
-    assert "bounds" in step["reason"]
+    assert "limits the fleet" in step["reason"]
 
 
 def test_suspended_fleet_comes_back_with_the_number_that_it_had(site: MakeSite, broker: KafkaBroker) -> None:

@@ -30,7 +30,7 @@ def group(site: Site, broker: KafkaBroker) -> None:
     site.apply(objects.group(site.name, retry={"policyRef": {"name": "short"}}))
 
 
-def wait_phase(site: Site, phase: str, reason: str, name: str = "mended") -> JsonObject:
+def wait_phase(site: Site, phase: str, reason: str, name: str = "fixed") -> JsonObject:
     """Wait until the Redrive is in this phase for this reason; return its status."""
 
     def seen() -> JsonObject:
@@ -61,7 +61,7 @@ def test_reasons_to_wait_follow_each_other_until_the_job_runs(site: MakeSite, br
     assert "startedAt" in status
     job = here.get("jobs", JOB)
     (owner,) = job["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Redrive", here.get("redrives", "mended")["metadata"]["uid"])
+    assert (owner["kind"], owner["uid"]) == ("Redrive", here.get("redrives", "fixed")["metadata"]["uid"])
     config = json.loads(here.get("configmaps", JOB)["data"]["redrive.json"])
     assert (config["groupId"], config["partitions"]) == (f"{here.name}.flights", 6)
 
@@ -78,7 +78,7 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     commit_progress(here, broker, {"v": 1, "end": 10, **counts}, offset=4)
 
     def counted() -> bool:
-        status = here.status("redrives", "mended")
+        status = here.status("redrives", "fixed")
         assert {key: status.get(key) for key in (*counts, "remaining")} == counts | {"remaining": 6}, status
         return True
 
@@ -102,19 +102,19 @@ def test_life_of_a_redrive(site: MakeSite, broker: KafkaBroker) -> None:
     assert [status[key] for key in ("selected", "moved", "guarded", "remaining", "redrivenTo")] == [7, 7, 1, 0, 0]
     found = {"topic_id": status["failedTopicId"], "to": 0}
     eventually(lambda: redriven_of(here) == found, timeout_s=PATIENCE_S, what="the findings in the group's state")
-    header, row = here.kubectl("get", "krd", "mended").strip().splitlines()
+    header, row = here.kubectl("get", "krd", "fixed").strip().splitlines()
     assert header.split() == ["NAME", "GROUP", "PHASE", "REASON", "SELECTED", "MOVED", "RATE", "AGE"]
     shown = row.split()
-    assert (shown[:3], shown[4:6]) == (["mended", "flights", "Succeeded"], ["7", "7"])
+    assert (shown[:3], shown[4:6]) == (["fixed", "flights", "Succeeded"], ["7", "7"])
     here.kubectl("delete", "job", JOB, "--wait=false")
     here.apply(redrive(here, suspend=True))
 
     def renewed() -> bool:
-        body = here.get("redrives", "mended")
+        body = here.get("redrives", "fixed")
         return bool(body["status"]["observedGeneration"] == body["metadata"]["generation"])
 
     eventually(renewed, timeout_s=PATIENCE_S, what="the edit to be seen")
-    assert here.get("redrives", "mended")["status"]["phase"] == "Succeeded"
+    assert here.get("redrives", "fixed")["status"]["phase"] == "Succeeded"
 
 
 def test_suspended_group_pauses_its_redrive_and_the_records_that_it_names_reach_the_run(
@@ -186,7 +186,7 @@ def test_job_and_its_pod_are_taken_at_the_restricted_level(site: MakeSite, broke
 
 def commit_progress(site: Site, broker: KafkaBroker, metadata: JsonObject, *, offset: int) -> None:
     """Commit progress as a run does, by another client."""
-    uid = site.get("redrives", "mended")["metadata"]["uid"]
+    uid = site.get("redrives", "fixed")["metadata"]["uid"]
     group_id = f"{site.name}.flights"
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": naming.redrive_group(group_id, uid)})
     place = TopicPartition(naming.failed_topic(group_id), 0, offset, json.dumps(metadata))
@@ -196,10 +196,10 @@ def commit_progress(site: Site, broker: KafkaBroker, metadata: JsonObject, *, of
         consumer.close()
 
 
-def test_finished_redrive_is_waited_for_and_deleted_after_its_group_noted_it(
+def test_finished_redrive_is_waited_for_and_deleted_after_its_group_recorded_it(
     site: MakeSite, broker: KafkaBroker
 ) -> None:
-    """As a Job: `kubectl wait` sees the end, the object goes by itself, and what it found stays with the group."""
+    """As a Job: `kubectl wait` sees the end, the object is removed automatically, its result stays."""
     here = site("redrive-ttl")
     group(here, broker)
     here.apply(redrive(here))
@@ -207,11 +207,11 @@ def test_finished_redrive_is_waited_for_and_deleted_after_its_group_noted_it(
     make_pod(here, here.get("jobs", JOB), "only")
     end_pod(here, "only", {"ok": True, "selected": 7, "moved": 7, "guarded": 1, "refused": 0, "redrivenTo": 3})
     end_job(here)
-    here.kubectl("wait", "--for=condition=Complete", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
-    topic_id = here.status("redrives", "mended")["failedTopicId"]
-    here.kubectl("patch", "krd/mended", "--type=merge", "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
-    here.kubectl("wait", "--for=delete", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
-    assert redriven_of(here) == {"topic_id": topic_id, "to": 3}, "noted before it was deleted"
+    here.kubectl("wait", "--for=condition=Complete", "redrive/fixed", f"--timeout={PATIENCE_S:.0f}s")
+    topic_id = here.status("redrives", "fixed")["failedTopicId"]
+    here.kubectl("patch", "krd/fixed", "--type=merge", "-p", '{"spec": {"ttlSecondsAfterFinished": 1}}')
+    here.kubectl("wait", "--for=delete", "redrive/fixed", f"--timeout={PATIENCE_S:.0f}s")
+    assert redriven_of(here) == {"topic_id": topic_id, "to": 3}, "recorded before it was deleted"
 
 
 def test_failed_redrive_is_seen_by_kubectl_wait(site: MakeSite, broker: KafkaBroker) -> None:
@@ -226,6 +226,6 @@ def test_failed_redrive_is_seen_by_kubectl_wait(site: MakeSite, broker: KafkaBro
     patch_status(
         here, "jobs", JOB, {"startTime": NOW, "failed": 1, "uncountedTerminatedPods": {}, "conditions": conditions}
     )
-    here.kubectl("wait", "--for=condition=Failed", "redrive/mended", f"--timeout={PATIENCE_S:.0f}s")
-    assert here.condition("redrives", "mended", "Failed")["reason"] == "TopicNotFound"
-    assert here.condition("redrives", "mended", "Complete")["status"] == "False"
+    here.kubectl("wait", "--for=condition=Failed", "redrive/fixed", f"--timeout={PATIENCE_S:.0f}s")
+    assert here.condition("redrives", "fixed", "Failed")["reason"] == "TopicNotFound"
+    assert here.condition("redrives", "fixed", "Complete")["status"] == "False"

@@ -83,7 +83,7 @@ def test_delete_removes_all_topics_and_groups(site: MakeSite, broker: KafkaBroke
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "while no operator ran"])
 def test_orphaned_fleet_keeps_its_topics(site: MakeSite, broker: KafkaBroker, unseen: bool) -> None:
     """Its workers run on, and go on writing to them. The garbage collector, in whose place the test acts, has taken the
-    owner references off before an operator looks, or not yet."""
+    owner references off before an operator reconciles, or not yet."""
     here = site("orphaned")
     started(here, broker, group="Delete", retryTopics="Delete")
     if unseen:
@@ -146,7 +146,7 @@ def test_deletion_is_carried_out_when_the_cluster_is_deleted_first(site: MakeSit
 
 
 def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted(site: MakeSite) -> None:
-    """Its creator owns the finalizer beside us, and others may have their own."""
+    """Its creator owns the finalizer next to us, and others may have their own."""
     here = site("exported")
     exported = objects.group(here.name, deletion={"group": "Delete"})
     here.apply({**exported, "metadata": {**exported["metadata"], "finalizers": [FINALIZER, "example.org/theirs"]}})
@@ -164,7 +164,7 @@ def test_object_made_from_an_exported_manifest_with_our_finalizer_can_be_deleted
 
 
 def test_finalizer_follows_the_deletion_options(site: MakeSite) -> None:
-    here = site("wish")
+    here = site("request")
 
     def finalizers() -> list[str]:
         return list(here.get("consumergroups", "flights")["metadata"].get("finalizers", ()))

@@ -207,7 +207,7 @@ def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, 
     here.apply(objects.handler_source(here.name), objects.cluster(here.name, broker.bootstrap))
     here.apply(objects.group(here.name, retry=objects.retry()))
     found = here.wait_condition("consumergroups", "flights", "Ready", status="False", reason="RetryPolicyNotFound")
-    assert "RetryPolicy 'standard' is not in namespace" in found["message"]
+    assert "RetryPolicy 'standard' does not exist in namespace" in found["message"]
     assert here.names("statefulsets") == []
     here.apply(objects.policy(here.name, "5s"))
     here.wait_ready_replicas(1)
@@ -215,7 +215,7 @@ def test_group_waits_for_its_policy_and_keeps_the_last_good_one(site: MakeSite, 
     current = policies_of(here)["current"]
     here.apply(objects.policy(here.name, *(f"{n}s" for n in range(1, 20))))
     found = here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="TooManyDelays")
-    assert f"workers stay with revision {current}" in found["message"]
+    assert f"workers keep policy revision {current}" in found["message"]
     here.kubectl("delete", "krp/standard")
     here.wait_condition("consumergroups", "flights", "Degraded", status="True", reason="RetryPolicyNotFound")
     assert policies_of(here)["current"] == current

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("operator"), pytest.mark.together]
 MakeSite = Callable[..., Site]
 DEADLINE_S = 3
 LONGER_S = 15.0
-"""Several looks of the operator beyond the deadline."""
+"""Several reconciles of the operator beyond the deadline."""
 
 UNREADY = {"type": "Ready", "status": "False", "lastTransitionTime": NOW}
 NO_NODE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}

@@ -137,8 +137,8 @@ def wait_good(here: Site) -> str:
         revision = str(
             here.get("statefulsets", "flights-fleet")["metadata"]["annotations"]["consumerfleet.io/revision"]
         )
-        marks = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["marks"]
-        assert marks[revision].get("state") == "Good"
+        verdicts = here.get("operatorstates", "flights.consumergroup")["data"]["fleet"]["verdicts"]
+        assert verdicts[revision].get("state") == "Good"
         return revision
 
     return eventually(seen, timeout_s=PATIENCE_S, what="a good revision")

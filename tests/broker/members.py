@@ -162,9 +162,9 @@ class Member:
         try:
             self.consumer.subscribe(
                 self._topics,
-                on_assigned=lambda parts: self._note("assigned", parts),
+                on_assigned=lambda parts: self._record("assigned", parts),
                 on_revoked=self._revoked,
-                on_lost=lambda parts: self._note("lost", parts),
+                on_lost=lambda parts: self._record("lost", parts),
             )
             while not self._stop.is_set():
                 self._polling.wait()
@@ -191,14 +191,14 @@ class Member:
         Under `latest` the next owner would skip records that come meanwhile.
         """
         self._while_revoking()
-        self._note("revoked", partitions)
+        self._record("revoked", partitions)
         positions = {part: self.consumer.position(part) for part in partitions}
         known = {part: OffsetAndMetadata(offset) for part, offset in positions.items() if offset is not None}
         if self._commits:
             self.consumer.commit({**known, **self._done}, 5)
         self._done = {}
 
-    def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+    def _record(self, what: str, partitions: Sequence[TopicPartition]) -> None:
         if what != "revoked":
             self._done = {}
         self.calls.append((what, tuple(partitions)))

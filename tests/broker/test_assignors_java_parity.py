@@ -232,7 +232,7 @@ def compare(question: Mapping[str, Any], first: Shares, final: Shares, answer: A
     if isinstance(answer, dict):
         # An endless plan may also come of claims that are all true.
         assert "endless" in answer or not question["faithful"], (question, answer)
-        return "Java went on for ever" if "endless" in answer else "Java raised"
+        return "Java went on indefinitely" if "endless" in answer else "Java raised"
     cooperative = question["assignor"] == "cooperative-sticky"
     java_plans: list[Shares] = answer if cooperative else answer[:1]
     sound = is_sound(question, java_plans[0], complete=not cooperative)
@@ -267,7 +267,7 @@ def test_user_data_is_javas_to_the_byte() -> None:
         assert user_data is not None
         if len(question["remember"]) > 1:
             # The order of topics is that of a hash map in Java; the decoded contents are compared.
-            assert StickyReader().read(user_data) == StickyReader().read(base64.b64decode(answer))
+            assert StickyReader().parse(user_data) == StickyReader().parse(base64.b64decode(answer))
             assert len(user_data) == len(base64.b64decode(answer))
         else:
             assert user_data == base64.b64decode(answer)

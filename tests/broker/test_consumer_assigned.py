@@ -97,10 +97,10 @@ def test_commit_into_a_group_that_has_members_is_refused(broker: KafkaBroker) ->
     part = TopicPartition(topic, 0)
     with Member(settings(broker.bootstrap, group), [topic], commits=False) as member:
         await_shares([member], topic, 1)
-        with Consumer(settings(broker.bootstrap, group)) as stranger:
-            stranger.assign([part])
+        with Consumer(settings(broker.bootstrap, group)) as other:
+            other.assign([part])
             with pytest.raises(errors.CommitFailed, match="the group has members"):
-                stranger.commit({part: OffsetAndMetadata(4)}, 30)
+                other.commit({part: OffsetAndMetadata(4)}, 30)
     assert committed(broker.bootstrap, group, topic, 1) == {0: -1001}
 
 

@@ -44,6 +44,6 @@ def test_forked_child_is_refused_the_consumer_and_the_parent_continues(broker: K
         assert len(list(iterate(consumer, 3))) == 3
         results = in_a_fork(consumer).split("\n")
         assert [line.partition(":")[0] for line in results] == ["ForkedConsumer"] * 3 + ["closed"]
-        assert f"made by process {os.getpid()}" in results[0]
+        assert f"created by process {os.getpid()}" in results[0]
         produce(broker.bootstrap, topic, 1, 2)
         assert [record.offset for record in iterate(consumer, 2)] == [3, 4]

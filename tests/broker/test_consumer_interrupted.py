@@ -1,6 +1,6 @@
 """Signal handlers that raise in the middle of a poll, as a program's alarm or Ctrl-C does, lose nothing.
 
-Signals come to the main thread, so these tests do not run beside others.
+Signals come to the main thread, so these tests do not run next to others.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def java(program: str, *arguments: str) -> str:
 
 
 def named(title: str, column: int) -> set[str]:
-    """The texts in backticks in a column of the table whose first column has this title."""
+    """The strings in backticks in a column of the table whose first column has this title."""
     table = re.search(rf"^\| {re.escape(title)} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", PAGE.read_text(), re.MULTILINE)
     assert table is not None, title
     return {name for row in table[1].splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[column])}

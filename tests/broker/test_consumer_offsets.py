@@ -137,7 +137,7 @@ def test_transaction_of_a_member_that_lost_its_place_is_refused(broker: KafkaBro
     producer.init_transactions(20)
     with Consumer(settings(broker.bootstrap, group)) as consumer:
         consumer.subscribe([topic])
-        with pytest.raises(CommitFailed, match="no member now"):
+        with pytest.raises(CommitFailed, match="currently not a member"):
             consumer.group_metadata()
         list(iterate(consumer, 5))
         stale = consumer.group_metadata()

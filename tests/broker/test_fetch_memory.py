@@ -54,7 +54,7 @@ def test_absent_user_grows_no_memory_and_loses_nothing(
         first = eventually(lambda: consumer.poll(0.1), what="the first records")
         away_since = served
         # Time enough to fetch all of it many times over without the limit.
-        eventually(lambda: served - away_since >= 30, what="the fetch thread to look after its library")
+        eventually(lambda: served - away_since >= 30, what="the fetch thread to serve its library")
         assert resident_mib() - before < BOUND_MIB
         offsets = [record.offset for record in first]
         offsets += [record.offset for record in iterate(consumer, count - len(offsets))]

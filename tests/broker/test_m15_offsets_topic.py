@@ -40,8 +40,8 @@ def console_formatter(broker: KafkaBroker, group: str) -> list[dict[str, Any]]:
         *("--partition", str(coordinator_partition(group, 50)), "--formatter", FORMATTER),
     )
     # It ends after this time without a record, which on a busy machine may be before the first one.
-    texts = (broker.tool(*command, "--timeout-ms", str(timeout_ms)) for timeout_ms in (6_000, 60_000))
-    text = next(each for each in texts if "{" in each)
+    outputs = (broker.tool(*command, "--timeout-ms", str(timeout_ms)) for timeout_ms in (6_000, 60_000))
+    text = next(each for each in outputs if "{" in each)
     # Objects follow one another without separators; log lines may surround them.
     records, rest = [], text[text.index("{") :]
     while rest.startswith("{"):

@@ -24,11 +24,11 @@ def test_m3_group_uses_a_common_assignor_and_refuses_members_without_one(broker:
         await_shares([a, b, c], topic, 6)
         assert {one.membership.protocol for one in (a, b, c)} == {"roundrobin"}
         generation = a.membership.generation
-        stranger = member("sticky")
-        eventually(lambda: stranger.error, what="the stranger to be refused")
-        assert isinstance(stranger.error, InconsistentProtocol)
-        assert group in str(stranger.error)
-        assert "assignor" in str(stranger.error)
-        stranger.stop()
+        other = member("sticky")
+        eventually(lambda: other.error, what="the other to be refused")
+        assert isinstance(other.error, InconsistentProtocol)
+        assert group in str(other.error)
+        assert "assignor" in str(other.error)
+        other.stop()
         await_records([a, b, c], produce(broker.bootstrap, topic, 6, 10))
         assert {one.membership.generation for one in (a, b, c)} == {generation}

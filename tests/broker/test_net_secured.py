@@ -28,7 +28,7 @@ from fleet_consumer.net import (
 )
 from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.worker.cli import main
-from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
+from fleet_operator.observe.subscriptions import ObserverSettings, TlsMaterial
 from tests.broker.members import create_topic, unique
 from tests.broker.security import PASSWORD, USER, WAYS, connection, oauth, token_server
 from tests.support.kafka import KafkaBroker
@@ -205,7 +205,7 @@ def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
         "ClientCertificateRefused": (
             secured.mutual_bootstrap,
             TlsSettings(ca_file=pki.ca_file, cert_file=other.cert_file, key_file=other.key_file),
-            "broker trusts the authority",
+            "broker trusts the CA",
         ),
         "ClientCertificateRefused ": (
             secured.mutual_bootstrap,
@@ -225,7 +225,7 @@ def test_each_refusal_of_tls_has_its_reason_and_its_remedy(
 
 
 def test_operator_observes_through_tls_and_tokens(secured: KafkaBroker, tokens: TokenServer, tmp_path: Path) -> None:
-    """The observer's settings hold PEM texts from Secrets and no paths; its client must connect with them."""
+    """The observer's settings hold PEM strings from Secrets and no paths; its client must connect with them."""
     pki = secured.pki
     material = TlsMaterial(ca=Path(pki.ca_file).read_bytes())
     mutual = replace(material, certificate=Path(pki.cert_file).read_bytes(), key=Path(pki.key_file).read_bytes())

@@ -53,7 +53,7 @@ def await_position(consumer: Consumer, part: TopicPartition, offset: int) -> lis
 def remake(broker: KafkaBroker, topic: str) -> None:
     """The recreated topic, with more records than the former one."""
     delete_topic(broker.bootstrap, topic)
-    eventually(lambda: create_topic(broker.bootstrap, 1, topic), timeout_s=PATIENCE_S, what="the topic anew")
+    eventually(lambda: create_topic(broker.bootstrap, 1, topic), timeout_s=PATIENCE_S, what="the topic again")
     producer = SureProducer({"bootstrap.servers": broker.bootstrap})
     for number in range(NEW):
         producer.produce(topic, value=b"new-%d" % number, partition=0)
@@ -99,22 +99,22 @@ def test_commit_in_flight_when_the_topic_is_recreated_skips_nothing(broker: Kafk
         await_position(consumer, part, NEW)
 
 
-@pytest.mark.parametrize("commits", ["in the end", "by itself"])
+@pytest.mark.parametrize("commits", ["at the end", "automatic"])
 def test_last_commit_before_a_recreated_topic_was_noticed_is_not_used_in_it(
     broker: KafkaBroker, commits: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The consumer ends before it looks at the topic again; the next one in its group has only the commits."""
+    """The consumer ends before it checks the topic again; the next one in its group has only the commits."""
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     part = TopicPartition(topic, 0)
-    by_itself = {"auto_commit_interval_ms": 3_600_000} if commits == "by itself" else {}
-    consumer = Consumer(settings(broker.bootstrap, group, **by_itself))
+    automatic = {"auto_commit_interval_ms": 3_600_000} if commits == "automatic" else {}
+    consumer = Consumer(settings(broker.bootstrap, group, **automatic))
     try:
-        consumer.subscribe([topic], on_revoked=lambda _: None if by_itself else consumer.commit())
+        consumer.subscribe([topic], on_revoked=lambda _: None if automatic else consumer.commit())
         produce(broker.bootstrap, topic, 1, OLD)
         await_position(consumer, part, OLD)
         remake(broker, topic)
     finally:
-        if by_itself:
+        if automatic:
             consumer.close(CLOSE_S)
         else:
             with pytest.raises(errors.TopicDeleted):

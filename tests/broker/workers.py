@@ -45,28 +45,28 @@ from fleet_consumer import Fatal, Produce, Skip
 pause = threading.Event().wait
 
 def handle(record):
-    wish = record.value["do"]
-    if wish == "fail":
+    asked = record.value["do"]
+    if asked == "fail":
         raise ValueError(f"asked to fail: {record.value['n']}")
-    if wish == "fatal":
+    if asked == "fatal":
         raise Fatal("asked to end")
-    if wish == "skip":
+    if asked == "skip":
         raise Skip("asked to skip")
-    if wish == "elsewhere":
+    if asked == "elsewhere":
         return Produce("no-such-output", b"x")
-    if wish == "bug":  # one of the worker's own, that a failing handler brings to light
+    if asked == "bug":  # one of the worker's own, that a failing handler brings to light
         from fleet_consumer.worker.consume.outcomes import Outcomes
 
         Outcomes.raised = None
         raise ValueError("asked to fail")
-    if wish == "hang":
+    if asked == "hang":
         pause(3600)
-    if wish == "wait":
+    if asked == "wait":
         flag = Path(record.value["for"])
         flag.with_suffix(".reached").touch()
         while not flag.exists():
             pause(0.01)
-    if wish == "slow":
+    if asked == "slow":
         pause(record.value["seconds"])
     return Produce(OUTPUT, json.dumps(record.value), key=f"{record.partition}-{record.offset}")
 '''
@@ -273,7 +273,7 @@ class Worker:
         return self._process.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> int:
-        """Wait for the process to end by itself; return the exit code."""
+        """Wait for the process to end on its own; return the exit code."""
         return self._process.wait(timeout_s)
 
     def kill(self) -> None:
@@ -359,8 +359,8 @@ class Fleet:
         return Worker(self.settings(**changes), self.folder, ordinal, command=command)
 
     def send(self, *wishes: Mapping[str, Any], partition: int | None = None) -> None:
-        """Write one record for each wish."""
-        self.kafka.produce(self.source, [json.dumps(wish).encode() for wish in wishes], partition=partition)
+        """Write one record for each command."""
+        self.kafka.produce(self.source, [json.dumps(asked).encode() for asked in wishes], partition=partition)
 
     def send_many(self, count: int) -> None:
         """Write so many records for plain success."""

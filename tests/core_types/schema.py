@@ -12,7 +12,7 @@ __all__ = ["structural"]
 ITEMS_MAX: Final = 64
 TEXT_MAX: Final = 1024
 LONG_TEXTS: Final[Mapping[str, int]] = {"command": 65_536, "volumeAttributes": 16_384}
-"""Longest texts within these fields; the size of a spec bounds the object as a whole."""
+"""Longest strings within these fields; the size of a spec bounds the object as a whole."""
 KEPT: Final = (
     *("type", "format", "enum", "required"),
     *("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"),

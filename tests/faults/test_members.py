@@ -44,7 +44,7 @@ def test_m4_killed_member_is_replaced_without_loss(proxied: Proxied, tmp_path: P
 def test_m4_stopped_member_wakes_and_delivers_nothing_of_its_old_session(
     proxied: Proxied, tmp_path: Path, assignor: str
 ) -> None:
-    """SIGSTOP for longer than a session: by then another owns its partitions, and it must know that by itself."""
+    """SIGSTOP for longer than a session: by then another owns its partitions, and it must know that on its own."""
     with Scene(proxied.cluster, tmp_path, assignors=(assignor,), session_timeout_ms=SESSION_MS) as scene:
         survivor, sleeper = scene.thread(session_timeout_ms=KEPT_SESSION_MS), scene.process()
         old = scene.await_shared([survivor, sleeper])

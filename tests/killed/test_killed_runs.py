@@ -25,7 +25,7 @@ from fleet_consumer.contract import naming
 from fleet_consumer.wire import offsets_topic
 from fleet_operator.clients.kinds import OFFSET_RESET, REDRIVE, Kind
 from fleet_operator.planning import times
-from fleet_operator.planning.offsets.records import MARK
+from fleet_operator.planning.offsets.records import MARKER
 from tests.apiserver import objects
 from tests.apiserver.client import NAMES, Client
 from tests.apiserver.conftest import PARTITIONS, Operator, Site, make_topic
@@ -181,13 +181,13 @@ def read_on(broker: KafkaBroker, group: str, count: int) -> Counter[tuple[int, i
 
 
 def commits(broker: KafkaBroker, group: str) -> dict[int, list[tuple[int, bool]]]:
-    """Every commit of each partition of a group ever made, by offset and by whether it has the mark of a reset;
+    """Every commit of each partition of a group ever made, by offset and by whether it has the marker of a reset;
     repetitions count as one."""
     found: dict[int, list[tuple[int, bool]]] = {number: [] for number in range(PARTITIONS)}
     for each in Kafka(broker.bootstrap).read(offsets_topic.TOPIC):
         entry = offsets_topic.decode(each.key, each.value)
         if isinstance(entry, offsets_topic.CommittedOffset) and entry.group == group and entry.value is not None:
-            found[entry.partition.partition].append((entry.value.offset, entry.value.metadata.startswith(MARK)))
+            found[entry.partition.partition].append((entry.value.offset, entry.value.metadata.startswith(MARKER)))
     return {number: [each for each, _ in itertools.groupby(made)] for number, made in found.items()}
 
 
@@ -285,15 +285,15 @@ def test_redrive_by_operators_that_are_killed_puts_each_record_back_once(
         write_failed(broker, f"{site.name}.flights")
         site.apply(slow_redrive(site))
     with Jobs(lives.every(), tmp_path) as jobs:
-        lives.kill_all("mended")
+        lives.kill_all("fixed")
         with lives.operator():
-            lives.wait_done("mended")
-            assert {site.status("redrives", "mended")["moved"] for site in lives.every()} == {len(FAILED)}
+            lives.wait_done("fixed")
+            assert {site.status("redrives", "fixed")["moved"] for site in lives.every()} == {len(FAILED)}
             lives.make_again(slow_redrive)
-            lives.wait_done("mended")
+            lives.wait_done("fixed")
         lives.make_again(slow_redrive)
         with lives.operator():
-            lives.wait_done("mended")
+            lives.wait_done("fixed")
         assert [site.names("jobs") for site in lives.every()] == [[], []]
     for site in lives.every():
         assert jobs.begun[site.name] == 1

@@ -95,5 +95,5 @@ def test_running_fleet_that_is_restored_without_memory_stays_as_it_is(
         status = client.get("consumergroups", name, "flights")["status"]
         assert (status["image"], status["targetReplicas"]) == ("worker:1", 2)
         assert footprint(client, name) == before
-        (mark,) = client.get(STATES, name, "flights.consumergroup")["data"]["fleet"]["marks"].values()
-        assert mark["state"] == "Good"
+        (verdict,) = client.get(STATES, name, "flights.consumergroup")["data"]["fleet"]["verdicts"].values()
+        assert verdict["state"] == "Good"

@@ -54,7 +54,7 @@ DIGESTS = {APPLIED_ANNOTATION, INPUTS_ANNOTATION, SIBLINGS_ANNOTATION}
 TOUCHED = "consumerfleet.io/retry-policies"
 """Pods created within the second of the publication are annotated once more than necessary."""
 UNCOMPARED = ("coordinator", "transitions", "lagApproximate", "retry")
-"""Depends on the group's name and on the number of looks, and on nothing that the operator did."""
+"""Depends on the group's name and on the number of polls, and on nothing that the operator did."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ class Snapshot:
             if child["metadata"]["labels"]["app.kubernetes.io/component"] == "revision"
         }
         assert namespace in self.states, "the group's state is not written yet"
-        found = {name: mark.get("state") for name, mark in self.states[namespace]["fleet"]["marks"].items()}
+        found = {name: verdict.get("state") for name, verdict in self.states[namespace]["fleet"]["verdicts"].items()}
         assert found == dict.fromkeys(records, "Good"), found
         assert "ConfigMap/flights-fleet-NEWEST" in seen["children"], list(seen["children"])
         assert not [name for name in seen["children"] if "-check-" in name], list(seen["children"])

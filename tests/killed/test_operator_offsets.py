@@ -27,7 +27,7 @@ from tests.broker.members import settings
 from tests.killed import killed_operator
 from tests.killed.killed_operator import Moment
 from tests.killed.test_operator_killed import Mortal, apply
-from tests.observe.looks import PATIENCE_S
+from tests.observe.polls import PATIENCE_S
 from tests.support.apiserver import ApiServer
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -74,8 +74,8 @@ def committed(broker: KafkaBroker, group: str) -> dict[int, tuple[int, str]]:
 
 def commit(broker: KafkaBroker, group: str, offset: int) -> None:
     """Commit with metadata, as workers do."""
-    mark = f"fleet-reading={offset}"
-    parts = [TopicPartition(TOPIC, number, offset, metadata=mark) for number in range(PARTITIONS)]
+    marker = f"fleet-replay-epoch={offset}"
+    parts = [TopicPartition(TOPIC, number, offset, metadata=marker) for number in range(PARTITIONS)]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def committed() -> bool:
@@ -133,7 +133,7 @@ def is_done(client: Client, broker: KafkaBroker, namespace: str) -> bool:
     found = committed(broker, f"{namespace}.flights")
     assert {offset for offset, _ in found.values()} == {30}, found
     (metadata,) = {metadata for _, metadata in found.values()}
-    assert metadata.startswith("fleet-reset="), "no mark of a worker: a new reading begins"
+    assert metadata.startswith("fleet-reset="), "no marker of a worker: a new replay epoch begins"
     assert replicas(client, namespace) == 1
     return True
 
@@ -151,10 +151,10 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
     apply(client, [objects.namespace(UNDISTURBED), *act(UNDISTURBED, broker)])
     writes, _ = mortal.count_calls(UNDISTURBED, lambda: is_done(client, broker, UNDISTURBED))
     deaths: dict[str, tuple[int, Moment]] = {f"reset-after-{k}": (k, "after") for k in range(1, writes + 1)}
-    beside = ["reset-beside", *(naming.retry_group(f"{name}.flights") for name in deaths)]
+    others = ["reset-beside", *(naming.retry_group(f"{name}.flights") for name in deaths)]
     for name in deaths:
         commit(broker, f"{name}.flights", BEFORE)
-    for other in beside:
+    for other in others:
         commit(broker, other, UNTOUCHED)
     apply(client, [objects.namespace(name) for name in deaths])
     apply(client, [body for name in deaths for body in act(name, broker)])
@@ -173,8 +173,8 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
         apply(client, [objects.group(name, topics=[TOPIC], replicas=2) for name in deaths])
         eventually(lambda: {replicas(client, name) for name in deaths} == {2}, what="all fleets to be scaled")
     assert {offset for name in deaths for offset, _ in committed(broker, f"{name}.flights").values()} == {77}
-    kept = {entry for other in beside for entry in committed(broker, other).values()}
-    assert kept == {(UNTOUCHED, f"fleet-reading={UNTOUCHED}")}, "other Kafka groups on the topic are left alone"
+    kept = {entry for other in others for entry in committed(broker, other).values()}
+    assert kept == {(UNTOUCHED, f"fleet-replay-epoch={UNTOUCHED}")}, "other Kafka groups on the topic are left alone"
 
 
 @pytest.mark.timeout(400)
@@ -186,15 +186,15 @@ def test_members_of_other_programs_are_named_and_a_dry_run_touches_nothing(
     apply(client, [objects.namespace(name), *fleet(name, broker)])
     with Operator(quiet_api):
         eventually(lambda: replicas(client, name) == 1, what="the fleet to exist")
-        apply(client, [reset(name, "look", to="Latest", dryRun=True)])
+        apply(client, [reset(name, "dry", to="Latest", dryRun=True)])
 
-        def looked() -> bool:
-            seen = status_of(client, name, "look")
+        def is_done() -> bool:
+            seen = status_of(client, name, "dry")
             assert seen.get("phase") == "Succeeded", seen
             assert (seen["previous"], seen["resolved"]) == (places(BEFORE), places(RECORDS))
             return True
 
-        eventually(looked, what="the dry run to be done")
+        eventually(is_done, what="the dry run to be done")
         assert replicas(client, name) == 1
         with Joined(broker, f"{name}.flights", topic):
             apply(client, [reset(name, to="Earliest")])

@@ -1,4 +1,4 @@
-"""Clusters of this suite's own, beside those of other suites and of developers."""
+"""Clusters of this suite's own, next to those of other suites and of developers."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ KERNEL_SETTINGS = ("net.ipv4.ip_forward", "vm.overcommit_memory", "kernel.panic"
 
 
 def make_cluster(suffix: str) -> LocalCluster:
-    """A cluster of this checkout's own, beside the developer's."""
+    """A cluster of this checkout's own, next to the developer's."""
     return LocalCluster(select_instance(f"{select_instance().name}-{suffix}"))
 
 

@@ -17,10 +17,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetworkClient, SaslSettings
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
-from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.observe.kafka_admin import KafkaAdmin
+from fleet_operator.observe.subscriptions import CLIENT_ID
 from tests.broker.members import create_topic, unique
-from tests.observe.looks import PATIENCE_S, watching
+from tests.observe.polls import PATIENCE_S, watching
 from tests.observe.test_kafka_side import grant
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -87,11 +87,11 @@ def test_empty_group_is_joined_and_left_with_all_its_commits(broker: KafkaBroker
     topic, group_id = create_topic(broker.bootstrap, 2), unique("group")
     read_and_leave(broker.bootstrap, group_id, topic)
     with watching(broker.bootstrap, group_id, topic, []) as watcher:
-        before = watcher.look().groups[group_id]
+        before = watcher.poll().groups[group_id]
         assert (before.state, before.committed) == ("Empty", {(topic, 0): 1, (topic, 1): 1})
         with client_of(broker.bootstrap) as client:
             assert visit(client, group_id) is VisitOutcome.KEPT
-        after = watcher.look().groups[group_id]
+        after = watcher.poll().groups[group_id]
     assert (after.state, after.members, after.committed) == ("Empty", (), before.committed)
 
 
@@ -154,7 +154,7 @@ def test_worker_that_joins_during_a_visit_gets_its_partitions(broker: KafkaBroke
 
 
 @pytest.mark.timeout(400)
-def test_looks_go_on_during_a_visit_which_they_do_not_show_and_a_missing_right_is_named() -> None:
+def test_polls_go_on_during_a_visit_which_they_do_not_show_and_a_missing_right_is_named() -> None:
     """Three seconds of `group.initial.rebalance.delay.ms`, Kafka's default."""
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -167,14 +167,14 @@ def test_looks_go_on_during_a_visit_which_they_do_not_show_and_a_missing_right_i
         with watching(broker.bootstrap, group_id, topic, []) as watcher:
             begun = GroupVisit(group_id, SESSION_MS)
             assert begun.begin(watcher.client) is None
-            looks, began = [watcher.look()], time.monotonic()
+            polls, began = [watcher.poll()], time.monotonic()
             outcome = None
             while outcome is None:
-                looks.append(watcher.look())
+                polls.append(watcher.poll())
                 outcome = begun.advance(watcher.client)
                 assert time.monotonic() - began < PATIENCE_S
             assert outcome is VisitOutcome.KEPT
-            assert len(looks) > 6, "a look that waited for the join would have been one of two or three"
+            assert len(polls) > 6, "a poll that waited for the join would have been one of two or three"
         sasl = SaslSettings(mechanism="PLAIN", username="operator", password="secret")
         grant(broker, AclOperation.DESCRIBE, ResourceType.GROUP)
         grant(broker, AclOperation.DESCRIBE, ResourceType.TOPIC)

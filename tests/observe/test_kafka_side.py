@@ -20,11 +20,11 @@ from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract import naming
 from fleet_consumer.net import SaslSettings
 from fleet_operator.api.v1alpha1 import ConsumerGroup
-from fleet_operator.observe.interests import GroupInterest, ObserverSettings, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.observe.subscriptions import GroupSubscription, ObserverSettings, retry_subscription
 from fleet_operator.planning.fleet.blocking import cluster_not_found
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
-from fleet_operator.planning.observation import believed
+from fleet_operator.planning.observation import last_known
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.topics import view_group
@@ -51,7 +51,7 @@ INTENT = RetryIntent(
 
 
 class Ear:
-    """Nothing waits for events here: the tests look for themselves."""
+    """Nothing waits for events here: the tests poll themselves."""
 
     def cluster_changed(self, cluster: object) -> None:
         assert cluster == CLUSTER
@@ -59,7 +59,7 @@ class Ear:
     def group_changed(self, group: object, *, urgent: bool) -> None:
         assert group
 
-    def looked(self, cluster: object, observation: object, seconds: float) -> None:
+    def cluster_polled(self, cluster: object, observation: object, seconds: float) -> None:
         assert seconds >= 0
 
 
@@ -105,7 +105,7 @@ class Side:
             worker_reports=(),
         )
         view = view_group(self.group, gathered.observation, self.intent)
-        shown = view_group(self.group, believed(gathered.observation, self.group.group_id), self.intent)
+        shown = view_group(self.group, last_known(gathered.observation, self.group.group_id), self.intent)
         self.kafka.keep_topics(self.session, gathered, view.topics)
         return Seen(view.topics.ready, shown.topics.problem or self.session.findings.topic_refusal)
 
@@ -146,19 +146,19 @@ async def side(settings: ObserverSettings, source: str, group_id: str, **topics:
     kafka = KafkaSide(Store(kube, clock, ()), recorder, observers)
     tasks = Tasks()
     session = new_session(("shop", group.metadata.name), clock, tasks, lambda: None)
-    interest = GroupInterest(
+    subscription = GroupSubscription(
         group_id=group_id,
         topics=(source,),
         failed_topic=naming.failed_topic(group_id),
-        retry=retry_interest(group_id, SEQUENCE),
+        retry=retry_subscription(group_id, SEQUENCE),
     )
-    observers.watch(("shop", group.metadata.name), CLUSTER, interest)
+    observers.watch(("shop", group.metadata.name), CLUSTER, subscription)
     observers.ensure(CLUSTER, settings)
     try:
         yield Side(group, kafka, session, observers, clock, recorder)
     finally:
         await tasks.close()
-        await kafka.close()
+        await kafka.creations.close()
         await observers.close()
 
 

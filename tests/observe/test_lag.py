@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.lag import GroupLag, ResetPolicy, group_lag
-from fleet_operator.planning.observation import GroupObservation
-from fleet_operator.planning.transactions import HANGS_S
+from fleet_operator.planning.observation import HANGS_S, GroupObservation
 from tests.broker.members import create_topic, delete_topic, grow_topic, produce, unique
-from tests.observe.looks import Watcher, commit, cut, looking
+from tests.observe.polls import Watcher, commit, cut, polling
 from tests.support import group_tool
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -27,17 +26,17 @@ PATIENCE_S = 120.0
 
 @dataclass(frozen=True)
 class Lags:
-    """The operator's view of one group; each call takes a look."""
+    """The operator's view of one group; each call polls."""
 
     watcher: Watcher
 
-    def look(self) -> GroupObservation:
-        interest = self.watcher.interest
-        return self.watcher.look().groups[interest.group_id]
+    def poll(self) -> GroupObservation:
+        subscription = self.watcher.subscription
+        return self.watcher.poll().groups[subscription.group_id]
 
     def lag(self, reset: ResetPolicy = "Earliest") -> GroupLag:
-        found = self.look()
-        seen, topics = self.watcher.last, self.watcher.interest.topics
+        found = self.poll()
+        seen, topics = self.watcher.last, self.watcher.subscription.topics
         assert seen is not None
         return group_lag(found, [(t, n) for t in topics for n in range(seen.topics[t].partitions)], reset)
 
@@ -54,7 +53,9 @@ class Lags:
 
 @contextmanager
 def lags(broker: KafkaBroker, group: str, *topics: str, read_committed: bool = False) -> Iterator[Lags]:
-    with looking(broker.bootstrap, GroupInterest(group_id=group, topics=topics, read_committed=read_committed)) as seen:
+    with polling(
+        broker.bootstrap, GroupSubscription(group_id=group, topics=topics, read_committed=read_committed)
+    ) as seen:
         yield Lags(seen)
 
 
@@ -116,7 +117,7 @@ def test_hung_transaction_is_named_though_the_lag_is_zero(broker: KafkaBroker) -
         committed.watcher.clock.ahead_s = HANGS_S
 
         def hangs() -> GroupObservation:
-            found = committed.look()
+            found = committed.poll()
             assert found.hanging, found.open_transactions
             return found
 
@@ -125,10 +126,10 @@ def test_hung_transaction_is_named_though_the_lag_is_zero(broker: KafkaBroker) -
         assert found.open_transactions == {(topic, 0): opened}
         assert (opened.offset, opened.end_offset) == (5, 28)
         assert committed.wait(0).complete
-        assert uncommitted.look().open_transactions == {}
+        assert uncommitted.poll().open_transactions == {}
         producer.abort_transaction(60)
         committed.wait(24)
-        assert committed.look().open_transactions == {}
+        assert committed.poll().open_transactions == {}
 
 
 def test_records_that_retention_has_deleted_are_no_lag(broker: KafkaBroker) -> None:
@@ -153,7 +154,7 @@ def test_group_without_commits_owes_what_its_reset_policy_says(broker: KafkaBrok
         seen.wait(None, complete=False, reset="None")
 
 
-def test_topic_that_was_made_anew_is_no_lag_of_zero(broker: KafkaBroker) -> None:
+def test_topic_that_was_created_again_is_no_lag_of_zero(broker: KafkaBroker) -> None:
     """Its commits go with the topic; one that a member makes afterwards, at its old place, is beyond the new log."""
     topic, group = create_topic(broker.bootstrap, 1), unique("group")
     produce(broker.bootstrap, topic, 1, 20)
@@ -162,20 +163,20 @@ def test_topic_that_was_made_anew_is_no_lag_of_zero(broker: KafkaBroker) -> None
         seen.wait(0)
         delete_topic(broker.bootstrap, topic)
         eventually(
-            lambda: seen.watcher.look().topics[topic].error == "TopicNotFound", timeout_s=PATIENCE_S, what="no topic"
+            lambda: seen.watcher.poll().topics[topic].error == "TopicNotFound", timeout_s=PATIENCE_S, what="no topic"
         )
         create_topic(broker.bootstrap, 1, topic)
         produce(broker.bootstrap, topic, 1, 3)
         commit(broker.bootstrap, group, {(topic, 0): 20})
         seen.wait(None, complete=False)
-        assert seen.look().beyond_end == {(topic, 0)}
-        with lags(broker, group, topic) as anew:
-            anew.wait(None, complete=False)
-            assert anew.look().beyond_end == {(topic, 0)}, "for an operator that has just begun, too"
+        assert seen.poll().beyond_end == {(topic, 0)}
+        with lags(broker, group, topic) as again:
+            again.wait(None, complete=False)
+            assert again.poll().beyond_end == {(topic, 0)}, "for an operator that has just begun, too"
         assert tool_lag(broker, group) == {(topic, 0): "-17"}
         commit(broker.bootstrap, group, {(topic, 0): 1})
         seen.wait(2)
-        assert seen.look().beyond_end == frozenset()
+        assert seen.poll().beyond_end == frozenset()
 
 
 def test_partitions_that_are_added_count_and_topics_add_up(broker: KafkaBroker) -> None:

@@ -12,14 +12,14 @@ from fleet_consumer.contract import naming
 from fleet_consumer.net import ConnectionSettings, KafkaError, NetworkClient
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from tests.broker.members import Member, create_topic, produce, settings, unique
-from tests.observe.looks import PATIENCE_S
+from tests.observe.polls import PATIENCE_S
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.together
 
 EACH = 20
-MARK = "fleet-reset=a"
+MARKER = "fleet-reset=a"
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def at(topic: str, *offsets: int) -> dict[tuple[str, int], int]:
     return {(topic, number): offset for number, offset in enumerate(offsets)}
 
 
-def test_offsets_are_read_and_set_with_a_mark_for_an_empty_group(broker: KafkaBroker, admin: KafkaAdmin) -> None:
+def test_offsets_are_read_and_set_with_a_marker_for_an_empty_group(broker: KafkaBroker, admin: KafkaAdmin) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("reset")
     produce(broker.bootstrap, topic, 2, EACH)
     before = admin.read_offsets(group, (topic,), None, read_committed=False)
@@ -59,13 +59,13 @@ def test_offsets_are_read_and_set_with_a_mark_for_an_empty_group(broker: KafkaBr
     assert before.counts == {topic: 2}
     assert before.starts == {(topic, 0): 0, (topic, 1): 0}
     assert before.ends == {(topic, 0): EACH, (topic, 1): EACH}
-    done = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
+    done = admin.set_offsets(group, at(topic, 5, 7), marker=MARKER)
     assert (done.refusals, done.before, done.after) == ({}, {}, at(topic, 5, 7))
-    again = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
+    again = admin.set_offsets(group, at(topic, 5, 7), marker=MARKER)
     assert again.before == again.after == done.after, "the same commit may be repeated"
     after = admin.read_offsets(group, (topic,), None, read_committed=True)
     assert (after.state, after.committed) == ("Empty", done.after)
-    assert metadata(broker, group, topic) == {0: (5, MARK), 1: (7, MARK)}
+    assert metadata(broker, group, topic) == {0: (5, MARKER), 1: (7, MARKER)}
 
 
 def test_times_find_the_first_record_from_then_on_or_none(broker: KafkaBroker, admin: KafkaAdmin) -> None:
@@ -84,7 +84,7 @@ def test_coordinator_refuses_offsets_while_the_group_has_members(broker: KafkaBr
         eventually(lambda: len(set(member.seen)) == 2 * EACH, what="the member to have all records")
 
         def refused() -> bool:
-            done = admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
+            done = admin.set_offsets(group, at(topic, 5, 7), marker=MARKER)
             assert set(done.refusals) == {(topic, 0), (topic, 1)}
             assert done.before == done.after
             return True
@@ -99,14 +99,14 @@ def test_offsets_that_another_program_committed_since_they_were_read_are_left(
 ) -> None:
     topic, group = create_topic(broker.bootstrap, 2), unique("reset")
     produce(broker.bootstrap, topic, 2, EACH)
-    admin.set_offsets(group, at(topic, 5, 7), mark=MARK)
-    late = admin.set_offsets(group, at(topic, 1, 1), at(topic, 4, 7), mark=MARK)
+    admin.set_offsets(group, at(topic, 5, 7), marker=MARKER)
+    late = admin.set_offsets(group, at(topic, 1, 1), at(topic, 4, 7), marker=MARKER)
     assert (late.outdated, late.after) == (True, at(topic, 5, 7))
-    done = admin.set_offsets(group, at(topic, 1, 1), at(topic, 5, 7), mark="fleet-reset=b")
+    done = admin.set_offsets(group, at(topic, 1, 1), at(topic, 5, 7), marker="fleet-reset=b")
     assert (done.outdated, done.after) == (False, at(topic, 1, 1))
-    again = admin.set_offsets(group, at(topic, 1, 2), at(topic, 5, 7), mark="fleet-reset=b")
+    again = admin.set_offsets(group, at(topic, 1, 2), at(topic, 5, 7), marker="fleet-reset=b")
     assert (again.outdated, again.after) == (False, at(topic, 1, 2)), "it was begun: it is finished"
-    other = admin.set_offsets(group, at(topic, 1, 3), at(topic, 5, 7), mark="fleet-reset=c")
+    other = admin.set_offsets(group, at(topic, 1, 3), at(topic, 5, 7), marker="fleet-reset=c")
     assert other.outdated, "the wanted offset of one partition is there, and this reset did not set it"
 
 
@@ -120,10 +120,10 @@ def test_offsets_of_a_topic_that_was_made_again_are_not_set(broker: KafkaBroker,
     eventually(lambda: topic_of(admin, group, topic) is None, what="the topic to be gone")
     create_topic(broker.bootstrap, 2, name=topic)
     eventually(lambda: topic_of(admin, group, topic) is not None, what="the topic to be there")
-    late = admin.set_offsets(group, at(topic, 5, 7), {}, mark=MARK, topic_ids=ids)
+    late = admin.set_offsets(group, at(topic, 5, 7), {}, marker=MARKER, topic_ids=ids)
     assert (late.outdated, late.after) == (True, {})
     ids = admin.read_offsets(group, (topic,), None, read_committed=False).topic_ids
-    assert admin.set_offsets(group, at(topic, 0, 0), {}, mark=MARK, topic_ids=ids).after == at(topic, 0, 0)
+    assert admin.set_offsets(group, at(topic, 0, 0), {}, marker=MARKER, topic_ids=ids).after == at(topic, 0, 0)
 
 
 def topic_of(admin: KafkaAdmin, group: str, topic: str) -> str | None:
@@ -155,10 +155,10 @@ def test_group_of_the_new_protocol_is_not_taken_for_an_empty_one(broker: KafkaBr
         return (left.state, left.group_type) == ("Empty", "consumer")
 
     eventually(empty, what="the group to be empty")
-    assert admin.set_offsets(group, at(topic, 5), mark=MARK).after == at(topic, 5)
+    assert admin.set_offsets(group, at(topic, 5), marker=MARKER).after == at(topic, 5)
 
 
 def test_missing_topic_is_absent_and_its_offsets_are_refused(broker: KafkaBroker, admin: KafkaAdmin) -> None:
     group, missing = unique("reset"), naming.failed_topic(unique("nobody"))
     assert admin.read_offsets(group, (missing,), None, read_committed=False).counts == {}
-    assert admin.set_offsets(group, at(missing, 5), mark=MARK).refusals == {(missing, 0): "TopicNotFound"}
+    assert admin.set_offsets(group, at(missing, 5), marker=MARKER).refusals == {(missing, 0): "TopicNotFound"}

@@ -50,7 +50,7 @@ def test_records_failing_again_after_a_reset_to_a_time_are_retried_again(kafka: 
         targets = find_targets(wanted, (flow.source,), read)
         assert isinstance(targets, Targets)
         assert targets.previous != targets.offsets
-        return not admin.set_offsets(flow.group, targets.offsets, mark="fleet-reset=a").refusals
+        return not admin.set_offsets(flow.group, targets.offsets, marker="fleet-reset=a").refusals
 
     eventually(is_set, what="the offsets to be set", poll_s=1)
     client.close()

@@ -7,7 +7,7 @@ from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
-from tests.observe.looks import PATIENCE_S, commit, watching, write
+from tests.observe.polls import PATIENCE_S, commit, watching, write
 from tests.support.kafka_cluster import KafkaCluster
 from tests.support.waiting import eventually
 
@@ -20,8 +20,8 @@ def test_flow_is_unknown_while_a_broker_is_away_and_as_before_when_it_is_back() 
         group_id = unique("group")
         source = cluster.create_topic(unique("source"), PARTITIONS)
         with watching(cluster.bootstrap, group_id, source, ["1s"]) as watcher:
-            assert watcher.interest.retry
-            names = list(watcher.interest.retry.flow)
+            assert watcher.subscription.retry
+            names = list(watcher.subscription.retry.flow)
             wanted = tuple(WantedTopic(name=name, partitions=PARTITIONS, replication_factor=1) for name in names)
             assert watcher.admin.change_topics(TopicsPlan(create=wanted), retry_group="unused").refusals == []
             watcher.await_topics(names)

@@ -15,15 +15,15 @@ from fleet_consumer.contract.managed_topics import WantedTopic
 from fleet_operator.planning.observation import Gap
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import create_topic, unique
-from tests.observe.looks import Watcher, append_times, commit, cut, watching, write, write_together
+from tests.observe.polls import Watcher, append_times, commit, cut, watching, write, write_together
 from tests.support.kafka import KafkaBroker
 
 pytestmark = pytest.mark.together
 
 DELAYS = ("10s", "1m")
 PARTITIONS = 3
-LOOKS_MAX = 40
-"""Looks that the search for an old head may need until it is exact to the millisecond."""
+POLLS_MAX = 40
+"""Polls that the search for an old head may need until it is exact to the millisecond."""
 
 
 @dataclass
@@ -42,8 +42,8 @@ class Flow:
     @property
     def topics(self) -> dict[str, int]:
         """Each topic with its delay in milliseconds."""
-        assert self.watcher.interest.retry
-        return {name: delay * 1000 for name, delay in self.watcher.interest.retry.flow.items()}
+        assert self.watcher.subscription.retry
+        return {name: delay * 1000 for name, delay in self.watcher.subscription.retry.flow.items()}
 
     def commit(self, topic: str, partition: int, offset: int) -> None:
         self.committed[topic, partition] = offset
@@ -66,10 +66,10 @@ class Flow:
 def flow(broker: KafkaBroker) -> Iterator[Flow]:
     source, group_id = create_topic(broker.bootstrap, PARTITIONS), unique("group")
     with watching(broker.bootstrap, group_id, source, DELAYS) as watcher:
-        assert watcher.interest.retry
+        assert watcher.subscription.retry
         configs = {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"}
         wanted = tuple(
-            WantedTopic(name=name, partitions=PARTITIONS, configs=configs) for name in watcher.interest.retry.flow
+            WantedTopic(name=name, partitions=PARTITIONS, configs=configs) for name in watcher.subscription.retry.flow
         )
         done = watcher.admin.change_topics(TopicsPlan(create=wanted), retry_group="unused")
         assert (sorted(done.made), done.refusals) == (sorted(topic.name for topic in wanted), [])
@@ -78,7 +78,7 @@ def flow(broker: KafkaBroker) -> Iterator[Flow]:
 
 
 def check(flow: Flow, now_ms: int) -> None:
-    """One look at `now_ms` gives the counts and the next time; some more give the oldest time exactly."""
+    """One poll at `now_ms` gives the counts and the next time; some more give the oldest time exactly."""
     due_at = flow.due_times(flow.topics)
     overdue, ahead = [at for at in due_at if at <= now_ms], [at for at in due_at if at > now_ms]
     seen = flow.watcher.known(now_ms)
@@ -87,7 +87,7 @@ def check(flow: Flow, now_ms: int) -> None:
     if not overdue:
         assert seen.oldest_due_at is None
         return
-    for _ in range(LOOKS_MAX):
+    for _ in range(POLLS_MAX):
         seen = flow.watcher.flow(now_ms)
         assert seen.oldest_due_at is not None
         assert overdue[0] / 1000 <= seen.oldest_due_at <= now_ms / 1000
@@ -126,7 +126,7 @@ def test_handled_records_do_not_wait_and_deleted_ones_neither(flow: Flow) -> Non
     check(flow, last + 121_000)
     # Retention has overtaken the workers: deleted records are not counted, for any commit.
     cut(flow.broker.bootstrap, short, 1, 12)
-    flow.watcher.part.flow.forget([short])
+    flow.watcher.part.flow.invalidate_topics([short])
     del flow.records[short]
     check(flow, last + 122_000)
     seen = flow.watcher.known(last + 122_000)

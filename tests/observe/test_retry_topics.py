@@ -24,7 +24,7 @@ from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.retry.topics import TopicsPlan, plan_topics
 from tests.broker.members import Member, create_topic, grow_topic, settings, unique
-from tests.observe.looks import PATIENCE_S, Watcher, commit, watching, write
+from tests.observe.polls import PATIENCE_S, Watcher, commit, watching, write
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
 from tests.unit.planning.builders import consumer_group
@@ -41,28 +41,28 @@ def intent(*delays: str, drained_delays: tuple[str, ...] = ()) -> RetryIntent:
 
 @dataclass
 class Keeper:
-    """The topics of one group, kept as the operator keeps them: look, plan, act, look again."""
+    """The topics of one group, kept as the operator keeps them: poll, plan, act, poll again."""
 
     group: ConsumerGroup
     source: str
     watcher: Watcher
 
-    def plan(self, wish: RetryIntent) -> TopicsPlan:
-        seen: ClusterObservation = self.watcher.look()
+    def plan(self, intended: RetryIntent) -> TopicsPlan:
+        seen: ClusterObservation = self.watcher.poll()
         counts = {self.source: seen.topics[self.source].partitions}
-        return plan_topics(self.group, wish, counts, seen)
+        return plan_topics(self.group, intended, counts, seen)
 
     def act(self, plan: TopicsPlan) -> TopicChanges:
         retry_group = naming.retry_group(self.group.group_id)
         done = self.watcher.admin.change_topics(plan, retry_group=retry_group)
-        self.watcher.part.flow.forget(done.changed)
+        self.watcher.part.flow.invalidate_topics(done.changed)
         return done
 
-    def converge(self, wish: RetryIntent) -> TopicsPlan:
+    def converge(self, intended: RetryIntent) -> TopicsPlan:
         """Act until nothing is left to do; return the last plan."""
 
         def settled() -> TopicsPlan | None:
-            plan = self.plan(wish)
+            plan = self.plan(intended)
             if plan.idle and plan.ready:
                 return plan
             done = self.act(plan)
@@ -77,9 +77,9 @@ class Keeper:
         """Wait until the operator sees a setting that another client has changed; a minute would do too."""
 
         def noticed() -> bool:
-            self.watcher.part.flow.forget([topic])
-            self.watcher.look()
-            return (self.watcher.part.flow.settings.of(topic) or {}).get(name) == value
+            self.watcher.part.flow.invalidate_topics([topic])
+            self.watcher.poll()
+            return (self.watcher.part.flow.settings.known(topic) or {}).get(name) == value
 
         eventually(noticed, timeout_s=PATIENCE_S, what=f"{name}={value} to be noticed")
 
@@ -110,7 +110,7 @@ def keeper(
     watcher = stack.enter_context(watching(broker.bootstrap, group.group_id, source, delays))
     eventually(
         lambda: (
-            watcher.look().topics[source].partitions == SOURCE_PARTITIONS and watcher.flow().source_max_message_bytes
+            watcher.poll().topics[source].partitions == SOURCE_PARTITIONS and watcher.flow().source_max_message_bytes
         ),
         timeout_s=PATIENCE_S,
         what="the source topic to be seen",
@@ -208,7 +208,7 @@ def test_topics_grow_with_their_source(broker: KafkaBroker, stack: ExitStack) ->
     here.converge(intent("5s"))
     grow_topic(broker.bootstrap, here.source, 5)
     eventually(
-        lambda: here.watcher.look().topics[here.source].partitions == 5, timeout_s=PATIENCE_S, what="the source to grow"
+        lambda: here.watcher.poll().topics[here.source].partitions == 5, timeout_s=PATIENCE_S, what="the source to grow"
     )
     here.converge(intent("5s"))
     for topic in (naming.retry_topic(here.group.group_id, "5s"), naming.failed_topic(here.group.group_id)):
@@ -221,18 +221,18 @@ def test_retired_topic_is_deleted_when_it_is_drained_and_not_before(broker: Kafk
     group_id = here.group.group_id
     drained_delays = naming.retry_topic(group_id, "30s")
     write(broker.bootstrap, drained_delays, 0, 3)
-    wish = intent("5s", drained_delays=("30s",))
+    intended = intent("5s", drained_delays=("30s",))
     assert here.watcher.known().topics[drained_delays].waiting == 3
-    assert here.plan(wish).idle
+    assert here.plan(intended).idle
     commit(broker.bootstrap, naming.retry_group(group_id), {(drained_delays, 0): 3})
-    plan = here.plan(wish)
+    plan = here.plan(intended)
     assert plan.delete == (drained_delays,)
     assert here.act(plan).deleted == [drained_delays]
     await_partitions(broker, drained_delays, None)
-    here.converge(wish)
+    here.converge(intended)
 
 
-def test_record_written_after_the_look_saves_its_topic(broker: KafkaBroker, stack: ExitStack) -> None:
+def test_record_written_after_the_poll_saves_its_topic(broker: KafkaBroker, stack: ExitStack) -> None:
     """The plan is old; the live state decides."""
     here = keeper(stack, broker, "5s", "30s")
     here.converge(intent("5s", "30s"))

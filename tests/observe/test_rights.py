@@ -33,13 +33,13 @@ from fleet_consumer.contract.pod import EXIT_SURROUNDINGS
 from fleet_consumer.contract.section import Section
 from fleet_consumer.net import NetworkClient
 from fleet_consumer.worker.config.settings import connection_settings
-from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.kafka_admin import KafkaAdmin, Refusal
+from fleet_operator.observe.subscriptions import GroupSubscription, retry_subscription
 from fleet_operator.planning.retry.topics import TopicsPlan
 from tests.broker.members import unique
 from tests.broker.retry_fleet import PAUSING_BUDGET, RetryFleet
 from tests.broker.workers import COMMAND, QUIET, Kafka, Worker
-from tests.observe.looks import Watcher, commit
+from tests.observe.polls import Watcher, commit
 from tests.retries.redrives import Ended, redrive_settings, start_redrive
 from tests.support.kafka import KafkaBroker
 from tests.support.waiting import eventually
@@ -50,16 +50,16 @@ PATIENCE_S = 240.0
 PARTITIONS = 2
 
 HANDLER = '''
-"""Refuses what asks for it until it is mended."""
+"""Refuses what asks for it until it is corrected."""
 import json
 from pathlib import Path
 
 from fleet_consumer import Produce
 
-MENDED = Path(__file__).with_name("mended")
+CORRECTED = Path(__file__).with_name("corrected")
 
 def handle(record):
-    if record.value["do"] == "fail" and not MENDED.exists():
+    if record.value["do"] == "fail" and not CORRECTED.exists():
         raise ValueError("asked to fail")
     return Produce(OUTPUT, json.dumps(record.value), key=f"{record.partition}-{record.offset}")
 '''
@@ -219,7 +219,7 @@ class Secured:
         eventually(
             lambda: set(self.fleet.origins_failed()) == {(0, 1)}, timeout_s=PATIENCE_S, what="the record to fail"
         )
-        (self.folder / "mended").touch()
+        (self.folder / "corrected").touch()
         ended = self.redrive()
         assert (ended.code, ended.counts) == (0, (1, 1, 0)), ended
         done = {(0, 0), (0, 1), (0, 2)}
@@ -287,18 +287,18 @@ MISSING = {
     "Read-topic-orders": Missing("main", "topics {group}: not authorized; allow the principal .*Read", "{group}", 0),
     "Write-topic-orders-done": Missing("main", "could not write to topic '{group}-done': .*_AUTHORIZ", "{group}", 0),
     "Read-topic-_fleet.orders.failed": Missing(
-        "retry", r"{hop}-0: TOPIC_AUTHORIZATION_FAILED: Fetch from broker", "{hop}", 0
+        "retry", r"{wait}-0: TOPIC_AUTHORIZATION_FAILED: Fetch from broker", "{wait}", 0
     ),
-    "Write-topic-_fleet.orders.failed": Missing("main", "could not write to topic '{hop}': .*_AUTHORIZ", "{group}", 1),
+    "Write-topic-_fleet.orders.failed": Missing("main", "could not write to topic '{wait}': .*_AUTHORIZ", "{group}", 1),
     "Read-group-orders": Missing("main", "group '{group}': .* allow the principal Read on the group", "{group}", 0),
-    "Read-group-orders.retry": Missing("retry", r"group '{group}\.retry': .*allow the principal Read", "{hop}", 0),
+    "Read-group-orders.retry": Missing("retry", r"group '{group}\.retry': .*allow the principal Read", "{wait}", 0),
 }
 
 
 @pytest.mark.parametrize("missing", rights("workers"), ids=str)
 def test_missing_right_is_reported_and_nothing_is_lost_until_it_is_granted(fleet: Secured, missing: Right) -> None:
     expected = MISSING[str(missing)]
-    names = {"group": fleet.group, "hop": fleet.fleet.retry_topic("1s")}
+    names = {"group": fleet.group, "wait": fleet.fleet.retry_topic("1s")}
     fleet.grant([right for right in rights("workers") if right != missing])
     fleet.begin()
     with fleet.main() as main, fleet.retry() as retry:
@@ -347,7 +347,7 @@ def test_unreadable_topic_is_reported_while_the_right_is_missing(fleet: Secured)
         wait_told(main, words)
         # Tried every five seconds, so librdkafka's one report is long over.
         eventually(
-            lambda: len(re.findall("partitions wait: ", main.log.read_text())) >= 4,
+            lambda: len(re.findall("so partitions do not start", main.log.read_text())) >= 4,
             timeout_s=PATIENCE_S,
             what="the commits to be asked for again and again",
         )
@@ -381,23 +381,23 @@ class Operator:
     def __init__(self, fleet: Secured, client: NetworkClient) -> None:
         self.group, self.kafka, self.client = fleet.group, fleet.kafka, client
         self.topic = naming.retry_topic(self.group, "7s")
-        interest = GroupInterest(
+        subscription = GroupSubscription(
             group_id=self.group,
             topics=(self.group,),
             failed_topic=naming.failed_topic(self.group),
-            retry=retry_interest(self.group, ("1s",)),
+            retry=retry_subscription(self.group, ("1s",)),
         )
-        self.watcher = Watcher(client, interest)
+        self.watcher = Watcher(client, subscription)
 
     def wait_seen(self, *, settings: bool) -> None:
-        """Wait until a look returns everything of the group, of the source's settings only what may be described."""
+        """Wait until a poll returns everything of the group, of the source's settings only what may be described."""
 
         def seen() -> bool:
             flow = self.watcher.known()
-            look = self.watcher.look()
-            assert not any(topic.error for topic in look.topics.values()), look.topics
+            poll = self.watcher.poll()
+            assert not any(topic.error for topic in poll.topics.values()), poll.topics
             assert not any(topic.error for topic in flow.topics.values()), flow.topics
-            assert not look.groups[self.group].error, look.groups
+            assert not poll.groups[self.group].error, poll.groups
             return (flow.source_max_message_bytes is not None) == settings
 
         eventually(seen, timeout_s=PATIENCE_S, what="everything to be seen")

@@ -1,7 +1,7 @@
 """Secrets of Strimzi's shape, mounted as the operator renders them and rotated under load: each record is handled once.
 
 One KafkaCluster each for a TLS user and a SCRAM user. The broker restarts at each step, as Strimzi's brokers do, so
-that all clients connect anew with what they have then.
+that all clients connect again with what they have then.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Scene:
 
 @contextmanager
 def restarted(broker: KafkaBroker) -> Iterator[None]:
-    """Stop the broker for the block; its clients connect anew afterwards."""
+    """Stop the broker for the block; its clients connect again afterwards."""
     broker.stop()
     yield
     broker.start()

@@ -47,7 +47,7 @@ def running(quiet_api: ApiServer) -> Iterator[Operator]:
         yield operator
 
 
-def look(bootstrap: str) -> ClusterObservation:
+def poll(bootstrap: str) -> ClusterObservation:
     """The topic and the brokers' settings, as Kafka describes them."""
     client = NetworkClient(ConnectionSettings(bootstrap_servers=tuple(bootstrap.split(",")), client_id="truth"))
     try:
@@ -65,7 +65,7 @@ def configs(bootstrap: str) -> dict[str, str]:
 
 def state(bootstrap: str) -> tuple[tuple[tuple[int, ...], ...], dict[str, str]]:
     """Everything about the topic that anybody could change: each partition's replicas, and all settings."""
-    topic = look(bootstrap).offsets_topic
+    topic = poll(bootstrap).offsets_topic
     assert topic is not None
     return topic.replicas, configs(bootstrap)
 
@@ -119,10 +119,10 @@ def test_topic_is_created_as_asked_and_later_only_its_settings_are_corrected(
         message = sized(site, "False", "BrokerConfigMismatch")
         assert "offsets.topic.num.partitions is 10" in message
         site.wait_condition("consumergroups", "flights", "Ready", status="False", reason="OffsetsTopicAbsent")
-        assert look(broker.bootstrap).lacks_offsets_topic, "neither the operator nor its looks may have it created"
+        assert poll(broker.bootstrap).lacks_offsets_topic, "neither the operator nor its polls may have it created"
 
-        wishes = {"manage": "Provision", "partitions": 10, "segmentBytes": 2_097_152}
-        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wishes))
+        wanted = {"manage": "Provision", "partitions": 10, "segmentBytes": 2_097_152}
+        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wanted))
         sized(site, "True", "AsWanted")
         made, settings = state(broker.bootstrap)
         assert [len(replicas) for replicas in made] == [1] * 10
@@ -141,20 +141,20 @@ def test_topic_is_created_as_asked_and_later_only_its_settings_are_corrected(
         assert "OffsetsTopicCreated" in events
 
         alter(broker.bootstrap, {"cleanup.policy": "delete"})
-        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wishes | {"manage": "Observe"}))
+        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wanted | {"manage": "Observe"}))
         site.apply(
-            objects.cluster(site.name, broker.bootstrap, name="other", offsetsTopic=wishes | {"manage": "Observe"})
+            objects.cluster(site.name, broker.bootstrap, name="other", offsetsTopic=wanted | {"manage": "Observe"})
         )
         before = state(broker.bootstrap)
         site.wait_condition("kafkaclusters", "other", "OffsetsTopicSized", status="False", reason="NotCompacted")
         assert "cleanup.policy=delete" in sized(site, "False", "NotCompacted")
         assert state(broker.bootstrap) == before, "observed, and nothing touched"
 
-        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wishes | {"partitions": 20}))
+        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wanted | {"partitions": 20}))
         assert "set spec.offsetsTopic.partitions to 10" in sized(site, "False", "PartitionsDiffer")
         assert state(broker.bootstrap) == before, "with another number than the spec's nothing is touched"
 
-        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wishes))
+        site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic=wanted))
         sized(site, "True", "AsWanted")
         assert state(broker.bootstrap) == (made, settings), "corrected, and nothing else"
 
@@ -180,13 +180,13 @@ def test_three_brokers_one_of_another_mind_too_few_replicas_and_a_lost_broker(
     own = odd.directory / "server.properties"
     own.write_text(own.read_text() + "\noffsets.topic.num.partitions=7\n")
     with cluster:
-        wishes: dict[str, Any] = {"manage": "Provision"}
+        wanted: dict[str, Any] = {"manage": "Provision"}
         site.apply(
-            objects.cluster(site.name, cluster.bootstrap, bootstrapServers=servers(cluster), offsetsTopic=wishes)
+            objects.cluster(site.name, cluster.bootstrap, bootstrapServers=servers(cluster), offsetsTopic=wanted)
         )
         message = sized(site, "False", "BrokerConfigMismatch")
         assert "6 (brokers 1, 2), 7 (broker 3)" in message
-        assert look(cluster.bootstrap).lacks_offsets_topic
+        assert poll(cluster.bootstrap).lacks_offsets_topic
 
         # An administrator creates it with one replica, and sets the odd broker right.
         make_topics(AdminClient({"bootstrap.servers": cluster.bootstrap}), [NewTopic(OFFSETS, 6, 1)])
@@ -210,7 +210,7 @@ def test_three_brokers_one_of_another_mind_too_few_replicas_and_a_lost_broker(
         found = site.wait_condition(
             "kafkaclusters", "main", "CoordinatorsAvailable", status="False", reason="PartitionsOffline"
         )
-        assert f"start the brokers that hold them: {lost}" in found["message"]
+        assert f"start the brokers that host these partitions: {lost}" in found["message"]
         assert site.status("kafkaclusters", "main")["brokerCount"] == 2
         assert site.status("kafkaclusters", "main")["offsetsTopic"]["partitions"] == 6
         cluster.brokers[lost].start()
@@ -227,7 +227,7 @@ def test_three_brokers_one_of_another_mind_too_few_replicas_and_a_lost_broker(
         )
         odd.tool(REASSIGN, *arguments)
         site.wait_condition("kafkaclusters", "main", "OffsetsTopicSized", status="True", reason="AsWanted")
-        after = look(cluster.bootstrap).offsets_topic
+        after = poll(cluster.bootstrap).offsets_topic
         assert after is not None
         assert {len(replicas) for replicas in after.replicas} == {3}
         assert [replicas[0] for replicas in after.replicas] == [replicas[0] for replicas in before[0]]
@@ -262,7 +262,7 @@ def test_topic_of_a_fresh_cluster_is_there_before_its_first_fleet(
             site.apply(objects.cluster(site.name, other.bootstrap, offsetsTopic={"manage": "Provision"}))
             site.wait_condition("kafkaclusters", "main", "Ready", status="False", reason="ClusterIdChanged")
             eventually(lambda: replicas_of(site) == 0, timeout_s=PATIENCE_S, what="the fleet to be stopped")
-            assert look(other.bootstrap).lacks_offsets_topic, "nothing is created on another cluster"
+            assert poll(other.bootstrap).lacks_offsets_topic, "nothing is created on another cluster"
             site.apply(objects.cluster(site.name, broker.bootstrap, offsetsTopic={"manage": "Provision"}))
             site.wait_condition("kafkaclusters", "main", "Ready", status="True", reason="Reached")
             eventually(lambda: replicas_of(site) == 1, timeout_s=PATIENCE_S, what="the fleet to run again")
@@ -292,7 +292,7 @@ def test_two_operators_that_create_it_at_once_create_one() -> None:
     with KafkaBroker(properties=FEW) as broker, ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda _: provision(broker), range(4)))
         assert [OFFSETS] in outcomes
-        topic = look(broker.bootstrap).offsets_topic
+        topic = poll(broker.bootstrap).offsets_topic
         assert topic is not None
         assert (topic.partitions, topic.cleanup_policy, topic.segment_bytes) == (10, "compact", 2_097_152)
         assert provision(broker) == [], "nothing is left to do"

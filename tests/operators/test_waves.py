@@ -26,7 +26,7 @@ CANARIES = {NAMES[57], NAMES[37]}
 SUSPENDED = {NAMES[0], NAMES[30]}
 OWN_IMAGE = {NAMES[1], NAMES[31]}
 MOVING = set(NAMES) - SUSPENDED - OWN_IMAGE
-LOOK_S = 0.5
+SAMPLE_S = 0.5
 ALL_MOVE_S = 600.0
 
 
@@ -69,14 +69,14 @@ def uids(here: Site) -> dict[str, str]:
 
 
 class Watch:
-    """Looks at all groups again and again: the most that were on their way at once, and the order of their begin.
+    """Polls all groups: the highest number of upgrades at a time, and the order of their starts.
 
     A group is on its way from the write of `status` in which it `takes` the change until its rollout is Complete,
     whatever `status.upgrade` says.
     """
 
     def __init__(self, here: Site, takes: Callable[[dict[str, Any]], bool]) -> None:
-        self.most, self.looks = 0, 0
+        self.most, self.samples = 0, 0
         self.begun: list[str] = []
         self._here, self._takes = here, takes
         self._stop = threading.Event()
@@ -91,12 +91,12 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(SAMPLE_S):
             found = groups(self._here)
             taken = [name for name, body in found.items() if self._takes(body["status"])]
             self.begun += [name for name in sorted(taken) if name not in self.begun]
             self.most = max(self.most, sum(reason(found[name], "Progressing") != "Complete" for name in taken))
-            self.looks += 1
+            self.samples += 1
 
 
 def takes_image(image: str) -> Callable[[dict[str, Any]], bool]:
@@ -143,7 +143,7 @@ def test_groups_go_over_in_waves_canaries_first_and_stop_at_a_failed_canary(
         with operator_with(here, "worker:2"):
             wait_all(here, "worker:2", MOVING)
             after = wait_at_rest(here, MOVING | OWN_IMAGE)
-    print(f"{watch.looks} looks, at most {watch.most} on their way at once, first: {watch.begun[:8]}")
+    print(f"{watch.samples} samples, at most {watch.most} on their way at once, first: {watch.begun[:8]}")
     assert watch.most == BOUND
     assert set(watch.begun[:2]) == CANARIES
     assert set(watch.begun) == MOVING, "none went over that need not"
@@ -202,7 +202,7 @@ def test_changed_connection_goes_over_in_waves_with_the_canary_first(quiet_site:
                 return True
 
             eventually(moved, timeout_s=PATIENCE_S, what="all to have the new connection")
-        print(f"{watch.looks} looks, at most {watch.most} on their way at once, in this order: {watch.begun}")
+        print(f"{watch.samples} samples, at most {watch.most} on their way at once, in this order: {watch.begun}")
         begun = [name for name in watch.begun if name in working]
         assert begun[0] == NAMES[37]
         assert 1 <= watch.most <= BOUND

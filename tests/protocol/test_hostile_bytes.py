@@ -104,7 +104,7 @@ def test_elements_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyP
     hostile = _dense_groups(60, 10_000)
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedMessage, match="exceeds the limit of elements of its message"):
+        with pytest.raises(MalformedMessage, match="exceeds its message's limit of elements"):
             OffsetFetchResponse.decode(8, hostile)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -121,7 +121,7 @@ def test_numbers_of_all_arrays_together_are_bounded(monkeypatch: pytest.MonkeyPa
     wide = MetadataResponse(
         brokers=(), topics=(MetadataResponseTopic(error_code=0, name="t", partitions=(part,) * 30),)
     )
-    with pytest.raises(MalformedMessage, match=r"array of 1000 elements .* exceeds the limit"):
+    with pytest.raises(MalformedMessage, match=r"array of 1000 elements .* exceeds its message's limit"):
         MetadataResponse.decode(12, wide.encode(12))
 
 

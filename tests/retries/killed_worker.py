@@ -1,4 +1,5 @@
-"""A worker that kills itself (SIGKILL) at one point of a hop: `python -m tests.retries.killed_worker POINT run …`.
+"""A worker that kills itself (SIGKILL) at one point of a retry publish: `python -m tests.retries.killed_worker POINT
+run …`.
 
 It is the worker of the command line, except for the producer or consumer of its sessions. The points: `before-produce`,
 after the handler and before any write; `after-ack`, with the copy in the managed topic and nothing committed;
@@ -24,7 +25,7 @@ def _die() -> None:
 
 
 class Point:
-    """The progress of this process's first hop, as its producer sees it."""
+    """The progress of this process's first retry publish, as its producer sees it."""
 
     acknowledged = False
 
@@ -39,21 +40,21 @@ class DiesBeforeProducing(RecordProducer):
 
 
 class TellsAcknowledgement(RecordProducer):
-    """Notes that a record is in a managed topic, before its caller can see it."""
+    """Records that a record is in a managed topic, before its caller can see it."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._hops: list[SendHandle] = []
+        self._publishes: list[SendHandle] = []
 
     def send(self, topic: str, **record: Any) -> SendHandle:
         handle = super().send(topic, **record)
         if naming.is_managed_topic(topic):
-            self._hops.append(handle)
+            self._publishes.append(handle)
         return handle
 
     def flush(self, timeout_s: float) -> int:
         left = super().flush(timeout_s)
-        if any(handle.done and handle.error is None for handle in self._hops):
+        if any(handle.done and handle.error is None for handle in self._publishes):
             Point.acknowledged = True
             self._on_acknowledged()
         return left
@@ -73,10 +74,10 @@ class DiesAfterCommitting(Consumer):
     """Dies on the broker's answer to the first commit that was sent after the acknowledgement."""
 
     def commit_async(self, offsets: Any = None, callback: Callable[..., None] | None = None) -> None:
-        after_hop = Point.acknowledged
+        after_publish = Point.acknowledged
 
         def answered(committed: Mapping[Any, Any], error: Exception | None) -> None:
-            if after_hop and error is None:
+            if after_publish and error is None:
                 _die()
             if callback is not None:
                 callback(committed, error)

@@ -173,7 +173,7 @@ class FailedTopic:
         )
 
     def progress(self, redrive_id: str) -> dict[int, dict[str, Any]]:
-        """The commits of the run's own group: its metadata for each partition, and the offset beside it."""
+        """The commits of the run's own group: its metadata for each partition, and the offset next to it."""
         group = naming.redrive_group(self.group, redrive_id)
         consumer = confluent_kafka.Consumer({"bootstrap.servers": self.kafka.bootstrap, "group.id": group})
         try:

@@ -43,29 +43,29 @@ pause = threading.Event().wait
 
 def handle(record):
     at_ms = time.time() * 1000
-    wish = parsed(record.value)
+    asked = parsed(record.value)
     read = record.delivery
     call = [
-        wish.get("n"), record.topic, record.partition, record.offset, record.timestamp, record.attempt,
+        asked.get("n"), record.topic, record.partition, record.offset, record.timestamp, record.attempt,
         record.first_failed_at, read.topic, read.partition, read.offset, read.timestamp, at_ms,
     ]
     os.write(LOG, (json.dumps(call) + "\\n").encode())
-    if wish.get("slow"):
-        pause(wish["slow"])
-    do = wish.get("do")
+    if asked.get("slow"):
+        pause(asked["slow"])
+    do = asked.get("do")
     if do == "fail":
-        raise ValueError(f"asked to fail: {wish.get('n')}")
-    if do == "fail-until" and record.attempt < wish["attempt"]:
-        raise ValueError(f"asked to fail until {wish['attempt']}")
+        raise ValueError(f"asked to fail: {asked.get('n')}")
+    if do == "fail-until" and record.attempt < asked["attempt"]:
+        raise ValueError(f"asked to fail until {asked['attempt']}")
     if do == "fatal":
         raise Fatal("asked to end")
     if do == "skip":
         raise Skip("asked to skip")
     if do == "later" and record.attempt == 0:
-        raise RetryAfter(wish["seconds"])
+        raise RetryAfter(asked["seconds"])
     if do == "downstream" and DOWN.exists():
         raise ConnectionError("the service does not answer")
-    if do == "fail-once" and claim(wish["n"]):
+    if do == "fail-once" and claim(asked["n"]):
         raise ValueError("asked to fail once")
 
 
@@ -73,10 +73,10 @@ def parsed(value):
     if isinstance(value, dict):
         return value
     try:
-        wish = json.loads(value)
+        asked = json.loads(value)
     except (TypeError, ValueError):
         return {}
-    return wish if isinstance(wish, dict) else {}
+    return asked if isinstance(asked, dict) else {}
 
 
 def claim(n):
@@ -173,7 +173,7 @@ class Flow(RetryFleet):
 
     def put(self, wishes: Iterable[Mapping[str, Any]], *, partition: int | None = 0) -> None:
         """Write a record with a key for each command to the source, all into one partition unless it is None."""
-        self.kafka.produce(self.source, [json.dumps(wish).encode() for wish in wishes], partition=partition)
+        self.kafka.produce(self.source, [json.dumps(asked).encode() for asked in wishes], partition=partition)
 
     def source_records(self) -> list[Written]:
         """The records of the source."""
@@ -232,7 +232,8 @@ class Flow(RetryFleet):
     def waiting(self) -> dict[str, int]:
         """The uncommitted records of each retry topic, the redrive topic and the source."""
         retried = [self.redrive, *(self.retry_topic(delay) for delay in self.delays())]
-        # Ends after commits: a record that hops in between is then counted at its new place, and never missed.
+        # Ends after commits: a record that is published again in between is then counted at its new place, and never
+        # missed.
         committed = self._committed(self.group, [self.source])
         committed |= self._committed(naming.retry_group(self.group), retried)
         ends = self._ends([self.source, *retried])

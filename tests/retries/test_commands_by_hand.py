@@ -32,7 +32,7 @@ def ask(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 def commit(kafka: Kafka, group: str, topic: str, offsets: dict[int, int], metadata: str = "") -> None:
     """Commit for a group without members, as a stopped worker has left it. By our own client: confluent-kafka's ends
-    the metadata with a zero byte, so that no worker would know its mark in it."""
+    the metadata with a zero byte, so that no worker would know its replay epoch in it."""
     connection = ConnectionSettings(bootstrap_servers=(kafka.bootstrap,), client_id="tests")
     with Consumer(ConsumerSettings(connection=connection, group_id=group)) as consumer:
         entries = {
@@ -112,7 +112,7 @@ def test_redrive_tells_nothing_to_do_from_a_wrong_name(topic: FailedTopic) -> No
     assert f"'{healthy}'" in json.loads(wrong.stdout)["message"], "the name that was meant"
     kafka.create(f"_fleet.{healthy}.failed", partitions=1)
     unread = ask("redrive", "--group", healthy, "--bootstrap", kafka.bootstrap, code=21)
-    assert "nobody would read what is put back" in json.loads(unread.stdout)["message"]
+    assert "nobody would read the records" in json.loads(unread.stdout)["message"]
     nowhere = json.loads(ask("redrive", *where(topic), "--record", "99:1", code=20).stdout)
     assert f"record 99:1: topic {topic.failed} has no partition 99; it has 4" in nowhere["message"]
 
@@ -145,7 +145,7 @@ def test_commits_are_reset_to_the_start_the_end_and_a_time(topic: FailedTopic) -
         ("1h", {0: 0, 1: 0, 2: 0, 3: 0}),
         ("2999-01-01", {0: 5, 1: 5, 2: 0, 3: 0}),
     ):
-        assert "4 partitions are set" in ask("reset", *where(topic), "--to", to, "--topic", source).stderr
+        assert "4 partitions are committed" in ask("reset", *where(topic), "--to", to, "--topic", source).stderr
         assert kafka.committed(group, source) == offsets, to
 
 
@@ -168,7 +168,7 @@ def test_reset_refuses_members_a_wrong_name_and_a_topic_that_is_missing(topic: F
 def test_next_record_is_set_aside_in_the_failed_topic_and_can_be_put_back(topic: FailedTopic) -> None:
     kafka, group, source = topic.kafka, topic.group, topic.group
     kafka.produce(source, [b'{"n": %d}' % number for number in range(5)], partition=1)
-    commit(kafka, group, source, {1: 2}, "fleet-reading=2;id=0123456789abcdef")
+    commit(kafka, group, source, {1: 2}, "fleet-replay-epoch=2;id=0123456789abcdef")
     other = ask("skip", f"{source}-1:3", *where(topic), code=21).stderr
     assert "next record in" in other
     assert "is at offset 2, not 3" in other
@@ -181,7 +181,7 @@ def test_next_record_is_set_aside_in_the_failed_topic_and_can_be_put_back(topic:
     assert headers["trace"] == b"t-3"
     assert redrive(topic, "--reason", "skipped")[0]["moved"] == 1
     (row,) = ask("offsets", *where(topic)).stdout.splitlines()
-    assert json.loads(row)["metadata"] == "fleet-reading=3;id=0123456789abcdef", "the reading goes on"
+    assert json.loads(row)["metadata"] == "fleet-replay-epoch=3;id=0123456789abcdef", "the replay epoch goes on"
     ask("skip", f"{topic.redrive}-{topic.moved()[0].partition}:0", *where(topic))
     assert len(kafka.read(topic.failed)) == 2
     wrong = ask("skip", f"{source}-1:5", "--group", group + "x", "--bootstrap", kafka.bootstrap, code=21).stderr
@@ -203,4 +203,4 @@ def test_record_of_an_aborted_transaction_is_not_set_aside(broker: KafkaBroker, 
     assert [each.value for each in kafka.read(topic.failed)] == [b"good"]
     assert kafka.committed(group, source) == {0: 4}
     transactions.write(1, value=b"void", commit=False)
-    assert "no committed record left" in ask("skip", f"{source}-0:5", *where(topic), code=21).stderr
+    assert "has no next record for the group" in ask("skip", f"{source}-0:5", *where(topic), code=21).stderr

@@ -46,9 +46,9 @@ DEATHS = {
 }
 
 def handle(record):
-    wish = json.loads(record.value)
-    if wish["do"] in DEATHS:
-        DEATHS[wish["do"]]()
+    asked = json.loads(record.value)
+    if asked["do"] in DEATHS:
+        DEATHS[asked["do"]]()
     return Produce(OUTPUT, record.value, key=f"{record.partition}-{record.offset}")
 
 def handle_batch(records):
@@ -150,7 +150,7 @@ def test_one_of_600_records_exhausts_the_memory_limit_and_all_others_are_done(
     assert 3 <= len(ended) <= 6
 
 
-def test_handler_that_hangs_for_ever_with_one_record_ends_as_poison_too(kafka: Kafka, tmp_path: Path) -> None:
+def test_handler_that_hangs_indefinitely_with_one_record_ends_as_poison_too(kafka: Kafka, tmp_path: Path) -> None:
     fleet = fleet_of(kafka, tmp_path, "deaths-hang")
     fleet.send(*({"do": "hang" if n == 10 else "ok", "n": n} for n in range(20)), partition=0)
     limits: dict[str, Any] = {"consumer__maxPollIntervalSeconds": 3, "handler__timeoutSeconds": 1}

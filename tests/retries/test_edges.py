@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.breaker_mark import breaker_mark
+from fleet_consumer.contract.breaker_state import open_breaker_state
 from fleet_consumer.librdkafka.producer import RecordProducer, SendHandle
 from fleet_consumer.net import ConnectionSettings, NetworkClient
 from fleet_consumer.wire.errors import KafkaError
@@ -103,7 +103,7 @@ def test_a_breaker_is_seen_open_and_closed_in_commits_of_the_group(kafka: Kafka,
     kafka.create(topic, partitions=2)
     until = SystemClock().wall() + 600
     watched.commit(topic, 0, "somebody else's words")
-    watched.commit(topic, 1, breaker_mark(int(until * 1000)))
+    watched.commit(topic, 1, open_breaker_state(int(until * 1000)))
     watched.watch.start()
     assert watched.watch.breakers().open_until == 0.0, "nobody asked to follow"
     watched.watch.follow(True)

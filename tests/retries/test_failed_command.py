@@ -142,7 +142,7 @@ def test_show_prints_the_complete_record_with_its_traceback(topic: FailedTopic) 
     assert {"name": "kr-error-traceback", "text": TRACEBACK} in whole["headers"]
 
 
-def test_damaged_and_foreign_records_are_shown_beside_the_others(topic: FailedTopic) -> None:
+def test_damaged_and_foreign_records_are_shown_next_to_the_others(topic: FailedTopic) -> None:
     topic.write_records(
         [
             {"key": None, "value": None, "partition": 0},
@@ -174,7 +174,9 @@ def test_missing_topic_and_brokers_are_reported(kafka: Kafka) -> None:
     assert "DataPlaneFailed: topic _fleet.g.failed" in away
     assert "onnection refused" in away
     assert "--group: is missing" in ask("list", "--bootstrap", "127.0.0.1:9", code=20).stderr
-    assert "is no time" in ask("list", "--group", "g", "--bootstrap", "127.0.0.1:9", "--from", "noon", code=20).stderr
+    assert (
+        "is not a time" in ask("list", "--group", "g", "--bootstrap", "127.0.0.1:9", "--from", "noon", code=20).stderr
+    )
 
 
 def test_nothing_is_told_from_a_wrong_name(topic: FailedTopic) -> None:
@@ -197,7 +199,7 @@ def test_nothing_is_told_from_a_wrong_name(topic: FailedTopic) -> None:
     assert "none of the 3 records" in ask("list", "--from", "2100-01-01T00:00:00Z", *ours).stderr
     kafka.create(f"plain-{topic.group}", partitions=1)
     kafka.produce(f"plain-{topic.group}", [b"an order"])
-    assert "is it a failed topic?" in ask("count", "--topic", f"plain-{topic.group}", *where).stderr
+    assert "check that it is a failed topic" in ask("count", "--topic", f"plain-{topic.group}", *where).stderr
 
 
 def test_settings_files_of_workers_and_runs_name_brokers_and_topic(topic: FailedTopic, tmp_path: Path) -> None:
@@ -222,7 +224,7 @@ def test_reader_that_closes_the_pipe_ends_the_command_quietly(topic: FailedTopic
     assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 2)
 
 
-def test_looking_leaves_no_group_and_no_commit(topic: FailedTopic) -> None:
+def test_inspection_leaves_no_group_and_no_commit(topic: FailedTopic) -> None:
     topic.write_records(failed_record(topic.group, number, partition=0) for number in range(5))
     admin = AdminClient({"bootstrap.servers": topic.kafka.bootstrap})
     ends = topic.kafka.end_offsets(topic.failed)
@@ -266,7 +268,7 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: P
         )
         for done in admin.create_acls([right]).values():
             done.result(60)
-        rights = AclBindingFilter(
+        acl_filter = AclBindingFilter(
             ResourceType.TOPIC,
             failed,
             ResourcePatternType.LITERAL,
@@ -275,7 +277,7 @@ def test_read_on_the_failed_topic_is_enough_and_its_lack_is_reported(tmp_path: P
             AclOperation.READ,
             AclPermissionType.ALLOW,
         )
-        eventually(lambda: admin.describe_acls(rights).result(30), what="the right to be known")
+        eventually(lambda: admin.describe_acls(acl_filter).result(30), what="the right to be known")
         assert len(ask("list", *where, *login).stdout.splitlines()) == 1
         (credentials / "password").write_text("wrong")
         refused = ask("list", *where, *login, "--timeout", 5, code=21).stderr

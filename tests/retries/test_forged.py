@@ -21,7 +21,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def good(flow: Flow, offset: int = 7) -> dict[str, bytes | None]:
-    """Headers in the form of a hop."""
+    """Headers in the form of a retry publish."""
     now = str(int(time.time() * 1000)).encode()
     return {
         "kr-attempt": b"1",
@@ -68,11 +68,11 @@ def forgeries(flow: Flow) -> list[Headers]:
     return found
 
 
-@pytest.mark.parametrize("wish", ["fail", "ok"])
-def test_forged_and_damaged_headers_in_a_retry_topic(kafka: Kafka, tmp_path: Path, wish: str) -> None:
+@pytest.mark.parametrize("asked", ["fail", "ok"])
+def test_forged_and_damaged_headers_in_a_retry_topic(kafka: Kafka, tmp_path: Path, asked: str) -> None:
     flow = Flow(kafka, tmp_path, "1s", "1s", "2s", partitions=1)
     forged = forgeries(flow)
-    records = [record(n, wish, headers) for n, headers in enumerate(forged)]
+    records = [record(n, asked, headers) for n, headers in enumerate(forged)]
     flow.write(flow.retry_topic("1s"), records)
     with flow.retry_worker() as retry:
         flow.wait_drained()
@@ -82,9 +82,9 @@ def test_forged_and_damaged_headers_in_a_retry_topic(kafka: Kafka, tmp_path: Pat
     assert {each.n for each in deliveries} == set(range(len(forged))), "none is skipped"
     assert max(each.attempt for each in deliveries) <= 3, "attempts are clamped to the policy's"
     assert damaged >= 10
-    assert unknown >= (1 if wish == "fail" else 0)
+    assert unknown >= (1 if asked == "fail" else 0)
     failed = kafka.read(flow.failed)
-    if wish == "ok":
+    if asked == "ok":
         assert not failed
         return
     assert sorted(json.loads(each.value or b"")["n"] for each in failed) == list(range(len(forged)))
@@ -110,7 +110,7 @@ def test_forged_headers_on_the_source_topic_mean_nothing(kafka: Kafka, tmp_path:
 
 @pytest.mark.parametrize("name", ["kr-origin-topic", "x-foreign"])
 def test_as_many_headers_as_fit(kafka: Kafka, tmp_path: Path, name: str) -> None:
-    """Tens of thousands; ours are replaced, so the next hop has room for them, and others stay unchanged."""
+    """Tens of thousands; ours are replaced, so the next retry publish has room for them, and others stay unchanged."""
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     many = fill(name, MESSAGE_BYTES_MAX)
     flow.write(flow.retry_topic("1s"), [record(0, "fail", many), record(1, "ok", many)])
@@ -123,8 +123,8 @@ def test_as_many_headers_as_fit(kafka: Kafka, tmp_path: Path, name: str) -> None
     assert {each.n for each in flow.assert_none_early()} == {0, 1}
 
 
-def test_a_record_that_no_hop_can_carry_ends_in_the_failed_topic(kafka: Kafka, tmp_path: Path) -> None:
-    """Forged to the retry topic's limit, and no compression helps: its next hop would be too large."""
+def test_a_record_that_no_retry_publish_can_carry_ends_in_the_failed_topic(kafka: Kafka, tmp_path: Path) -> None:
+    """Forged to the retry topic's limit, and no compression helps: its next retry publish would be too large."""
     flow = Flow(kafka, tmp_path, "1s", "1s", partitions=1)
     value = os.urandom(MESSAGE_BYTES_MAX - 200)
     flow.write(flow.retry_topic("1s"), [record(0, "fail", [("x-foreign", value)]), record(1, "ok", [])])
@@ -136,9 +136,9 @@ def test_a_record_that_no_hop_can_carry_ends_in_the_failed_topic(kafka: Kafka, t
     assert failed.headers["kr-attempt"] == b"0"
 
 
-def record(n: int, wish: str, headers: Headers) -> dict[str, Any]:
+def record(n: int, asked: str, headers: Headers) -> dict[str, Any]:
     """A record for `Flow.write`."""
-    return {"key": b"k", "value": json.dumps({"n": n, "do": wish}).encode(), "headers": headers, "partition": 0}
+    return {"key": b"k", "value": json.dumps({"n": n, "do": asked}).encode(), "headers": headers, "partition": 0}
 
 
 def fill(name: str, limit: int) -> Headers:

@@ -1,4 +1,5 @@
-"""Workers killed in the middle of a hop: nothing is lost, and a hop that was written twice is handled once.
+"""Workers killed in the middle of a retry publish: nothing is lost, and a retry publish that was written twice is
+handled once.
 
 The two exceptions of docs/retries.md are tested here too.
 """
@@ -27,12 +28,12 @@ SHORT: dict[str, Any] = {"consumer__sessionTimeoutSeconds": 2}
 
 
 def killed(point: str) -> tuple[str, ...]:
-    """The command of a worker that dies at this point of its first hop."""
+    """The command of a worker that dies at this point of its first retry publish."""
     return (sys.executable, "-m", "tests.retries.killed_worker", point)
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_main_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppressed(
+def test_a_main_worker_killed_in_a_retry_publish_loses_nothing_and_its_second_retry_publish_is_suppressed(
     kafka: Kafka, tmp_path: Path, point: str
 ) -> None:
     flow = Flow(kafka, tmp_path, "1s", "2s", partitions=1)
@@ -53,7 +54,7 @@ def test_a_main_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppr
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_retry_worker_killed_in_a_hop_loses_nothing_and_its_second_hop_is_suppressed(
+def test_a_retry_worker_killed_in_a_retry_publish_loses_nothing_and_its_second_retry_publish_is_suppressed(
     kafka: Kafka, tmp_path: Path, point: str
 ) -> None:
     flow = Flow(kafka, tmp_path, "1s", "2s", partitions=1)

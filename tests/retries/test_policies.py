@@ -1,4 +1,4 @@
-"""A policy edited while records wait, and subscriptions beside the retry topics."""
+"""A policy edited while records wait, and subscriptions next to the retry topics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_unknown_revision_is_replaced_by_the_current_one_and_counted(kafka: Kafk
 
 
 def test_a_pattern_never_takes_in_managed_topics(kafka: Kafka, tmp_path: Path) -> None:
-    """`^orders\\..*` beside its own retry topics, and beside topics of users that look like some."""
+    """`^orders\\..*` next to its own retry topics, and next to topics of users that look like some."""
     flow = Flow(kafka, tmp_path, "1s", "2s", partitions=1)
     ours = f"orders.{flow.group}.retry.1s"
     others = ["_fleet.orders.other.retry.1s", f"_fleet.orders.{flow.group}.failed"]

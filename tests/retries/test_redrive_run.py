@@ -26,7 +26,7 @@ def topic(kafka: Kafka, tmp_path: Path) -> FailedTopic:
     return FailedTopic(kafka, tmp_path)
 
 
-def test_every_failed_record_begins_anew_in_the_redrive_topic(topic: FailedTopic) -> None:
+def test_every_failed_record_begins_again_in_the_redrive_topic(topic: FailedTopic) -> None:
     topic.write(range(40))
     settings = topic.settings()
     ended = topic.start(settings).end()
@@ -39,10 +39,10 @@ def test_every_failed_record_begins_anew_in_the_redrive_topic(topic: FailedTopic
         partition, offset = (each.headers["kr-redrive-source"] or b"").decode().split(":")
         source = sources.pop((int(partition), int(offset)))
         assert (each.key, each.value) == (source.key, source.value)
-        texts = {name: (value or b"").decode() for name, value in each.headers.items()}
-        at = int(texts.pop("kr-redriven-at"))
+        values = {name: (value or b"").decode() for name, value in each.headers.items()}
+        at = int(values.pop("kr-redriven-at"))
         assert at > 1_700_000_000_000
-        assert texts == {
+        assert values == {
             "traceparent": f"00-{number}",
             "kr-group": topic.group,
             "kr-attempt": "0",
@@ -159,7 +159,7 @@ def test_record_at_the_redrive_limit_or_of_this_run_is_left_alone(topic: FailedT
 
 
 def test_rate_is_kept(topic: FailedTopic) -> None:
-    """300 records at 100 a second. A slow first batch may shorten the observed rate by itself and the last."""
+    """300 records at 100 a second. A slow first batch may shorten the observed rate on its own and the last."""
     topic.write(range(300))
     assert topic.run(recordsPerSecond=100).counts == (300, 300, 0)
     times = appended(topic.kafka, topic.redrive)

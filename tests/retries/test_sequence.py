@@ -25,11 +25,14 @@ def test_m18_seven_deliveries_through_three_topics_and_a_failed_record_with_its_
         flow.put([{"n": 1, "do": "fail"}])
         (failed,) = flow.wait_failed(1)
         flow.wait_drained()
-        hops = metric(main, "hops_total", delay="1s"), metric(retry, "hops_total", delay="2s")
+        published = (
+            metric(main, "retry_publishes_total", delay="1s"),
+            metric(retry, "retry_publishes_total", delay="2s"),
+        )
         exhausted = metric(retry, "failures_total", reason="exhausted")
 
     assert flow.managed() == {"retry.1s", "retry.2s", "retry.3s", "failed", "redrive"}, "no other topic was made"
-    assert (hops, exhausted) == ((1, 3), 1)
+    assert (published, exhausted) == ((1, 3), 1)
     deliveries = flow.assert_none_early()
     assert [each.attempt for each in deliveries] == list(range(7))
     ways = ["1s", "1s", "2s", "2s", "2s", "3s"]
@@ -94,7 +97,7 @@ def test_m20_fatal_failures_go_to_the_failed_topic_at_once(kafka: Kafka, tmp_pat
     flow = Flow(kafka, tmp_path, "1s", classify=rules)
     wishes: list[dict[str, Any]] = [{"do": "fatal"}, {"do": "fail"}, {"do": "fail-until", "attempt": 9}, {"do": "skip"}]
     with flow.worker(handler__decode__value="Json") as main:
-        flow.put([{**wish, "n": n} for n, wish in enumerate(wishes)])
+        flow.put([{**asked, "n": n} for n, asked in enumerate(wishes)])
         kafka.produce(flow.source, [b"\xff\xfe no JSON"], partition=0)
         flow.wait_committed()
         failed = sorted(flow.wait_failed(3), key=lambda each: int(each.headers["kr-origin-offset"] or b""))
@@ -129,7 +132,7 @@ def test_failures_of_a_record_end_when_its_time_is_over(kafka: Kafka, tmp_path: 
     assert int(failed.headers["kr-attempt"] or b"") == deliveries[-1].attempt <= 4
 
 
-def test_a_hop_that_cannot_be_written_holds_its_partition_until_it_can(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_retry_publish_that_cannot_be_written_holds_its_partition_until_it_can(kafka: Kafka, tmp_path: Path) -> None:
     """The retry topic is missing: the record stays in place, with all behind it, and the worker reports it."""
     flow = Flow(kafka, tmp_path, "1s", partitions=1)
     flow.made("3s")

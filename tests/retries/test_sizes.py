@@ -1,4 +1,4 @@
-"""The largest records of a source pass every hop unchanged, and so do those that compress well."""
+"""The largest records of a source pass every retry publish unchanged, and so do those that compress well."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = b"key"
 FOREIGN: list[tuple[str, str | bytes | None]] = [("trace", b"t-1"), ("trace", b"t-2"), ("empty", b""), ("none", None)]
 
 
-def test_a_record_at_the_limit_of_its_source_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_record_at_the_limit_of_its_source_survives_every_retry_publish(kafka: Kafka, tmp_path: Path) -> None:
     flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
     filling = os.urandom(SOURCE_LIMIT // 2).hex()
     size = largest(flow, filling)
@@ -30,7 +30,7 @@ def test_a_record_at_the_limit_of_its_source_survives_every_hop(kafka: Kafka, tm
     assert_survives(flow, value_of(filling, size))
 
 
-def test_a_record_that_only_fits_compressed_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_record_that_only_fits_compressed_survives_every_retry_publish(kafka: Kafka, tmp_path: Path) -> None:
     """Topics limit the compressed size on arrival; the uncompressed size may be several times that."""
     flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
     value = value_of("all the same " * 400_000, 4_000_000)
@@ -38,7 +38,9 @@ def test_a_record_that_only_fits_compressed_survives_every_hop(kafka: Kafka, tmp
     assert_survives(flow, value)
 
 
-def test_a_record_that_only_fits_as_its_source_compressed_it_survives_every_hop(kafka: Kafka, tmp_path: Path) -> None:
+def test_a_record_that_only_fits_as_its_source_compressed_it_survives_every_retry_publish(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     """Hexadecimal digits: little more than half as much for gzip and zstd, and all of it for lz4."""
     flow = Flow(kafka, tmp_path, "1s", "2s", "2s", partitions=1)
     value = value_of(os.urandom(1_000_000).hex(), 1_800_000)

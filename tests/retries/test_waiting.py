@@ -18,7 +18,7 @@ from tests.support.waiting import eventually
 
 WAITING = 3_000
 PARTITIONS = 4
-IDLE_LOOK_S = 20.0
+IDLE_WATCH_S = 20.0
 IDLE_CPU_SHARE = 0.02
 
 
@@ -72,7 +72,10 @@ def test_an_idle_waiting_worker_costs_next_to_nothing(kafka: Kafka, tmp_path: Pa
         wait_heads(flow, worker, PARTITIONS)
         before, began = cpu_seconds(worker.pid), time.monotonic()
         eventually(
-            lambda: time.monotonic() - began >= IDLE_LOOK_S, timeout_s=2 * IDLE_LOOK_S, what="time to pass", poll_s=0.5
+            lambda: time.monotonic() - began >= IDLE_WATCH_S,
+            timeout_s=2 * IDLE_WATCH_S,
+            what="time to pass",
+            poll_s=0.5,
         )
         share = (cpu_seconds(worker.pid) - before) / (time.monotonic() - began)
         wait_heads(flow, worker, PARTITIONS)

@@ -1,6 +1,6 @@
 """`python -m tests.soak`: random joins, leaves, kills, stops and broker bounces under load, and their judgement.
 
-Ends with status 0 only if nothing was lost, every repetition is explained, no member ended by itself and none grew.
+Ends with status 0 only if nothing was lost, every repetition is explained, no member ended unasked and none grew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TICK_S = 0.2
 LINE_EVERY_S = 10.0
 PAUSE_S = (2.0, 8.0)
 LEAST, MOST = 1, 5
-"""The most members that come and go beside the anchors."""
+"""The most members that come and go next to the anchors."""
 SESSION_MS = 6_000
 GROWTH_MIB = 16.0
 """The tolerance for librdkafka's queues and the allocator from one third of the time to the next."""

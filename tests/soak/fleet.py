@@ -112,7 +112,7 @@ class Fleet:
                 del self._live[name]
                 self._gone.append(live.process)
                 errors = live.process.history().errors[-1:] or [live.process.stderr.read_text()[-500:]]
-                self.findings.append(f"{name} ended by itself: {errors[0]}")
+                self.findings.append(f"{name} ended unasked: {errors[0]}")
         for name, future in list(self._leaving.items()):
             if future.done():
                 del self._leaving[name]

@@ -16,7 +16,7 @@ LIBRARY_THREADS = 1 + 3 * 3
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look at a process: when (seconds), resident memory in MiB, its own threads, and those of librdkafka.
+    """One sample of a process: when (seconds), resident memory in MiB, its own threads, and those of librdkafka.
 
     librdkafka has a thread for each broker that it knows and ends it when the broker is gone, so the number of its
     threads comes and goes with the brokers; of ours there are always the same.

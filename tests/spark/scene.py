@@ -149,7 +149,7 @@ class Scene:
     def __enter__(self) -> Scene:
         self.api.start()
         self.api.put(LEDGER, {})
-        self.order(Control())
+        self.set_control(Control())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -230,7 +230,7 @@ class Scene:
         assert driver.wait() == code, f"{driver.output.read_text()}\n{driver.tail()}"
         return driver
 
-    def order(self, control: Control) -> None:
+    def set_control(self, control: Control) -> None:
         """Write the control as the operator does."""
         self.api.put(CONTROL, {CONTROL_KEY: control_text(control)})
 

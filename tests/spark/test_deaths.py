@@ -109,7 +109,7 @@ def test_api_server_that_is_away_ends_nothing(place: Place, tmp_path: Path) -> N
 
 
 def test_suspended_and_resumed_with_a_slow_handler(place: Place, tmp_path: Path) -> None:
-    """A slice ends after its seconds although it is not done, so an order takes effect within them."""
+    """A slice ends after its seconds although it is not done, so a new control takes effect within them."""
     source = (
         "import threading\n"
         "from fleet_consumer import Produce\n"
@@ -121,7 +121,7 @@ def test_suspended_and_resumed_with_a_slow_handler(place: Place, tmp_path: Path)
         scene.send(200)
         driver = scene.start(sink=scene.parquet, sliceSeconds=2)
         scene.await_ledger(lambda found: found.slice_offsets == 200, "the first slice, with everything")
-        scene.order(Control(suspend=True))
+        scene.set_control(Control(suspend=True))
         assert driver.wait() == 0, driver.tail()
         assert driver.result["reason"] == "Suspended"
         ledger = scene.ledger
@@ -130,7 +130,7 @@ def test_suspended_and_resumed_with_a_slow_handler(place: Place, tmp_path: Path)
         assert ledger.slices_done == 1
         assert 0 < ledger.counts.records_in < 150, "2 s at 40 records/s"
         assert ledger.offsets_left == 200 - ledger.counts.records_in
-        scene.order(Control())
+        scene.set_control(Control())
         scene.run(attempt=2, sink=scene.parquet, sliceSeconds=2)
         assert origins(scene.rows()) == every({0: 100, 1: 100})
         assert scene.ledger.slices_done > 2

@@ -154,16 +154,16 @@ def test_guard_pauses_between_slices_and_releases(place: Place, tmp_path: Path) 
     with Scene(place, tmp_path) as scene:
         scene.send(200)
 
-        def look(number: int, *, pause: bool) -> Control:
-            return Control(guard=GuardWord(pause=pause, message="live is 80 s behind", look=str(number)))
+        def state(number: int, *, pause: bool) -> Control:
+            return Control(guard=GuardWord(pause=pause, message="live is 80 s behind", checked=str(number)))
 
-        scene.order(look(1, pause=True))
+        scene.set_control(state(1, pause=True))
         driver = scene.start(sliceRecords=100)
         ledger = scene.await_ledger(lambda found: found.throttled_by == "Guard", "the guard's pause")
         assert ledger.throttle_message == "live is 80 s behind"
         assert ledger.slices_done == 0
         assert driver.process.poll() is None
-        scene.order(look(2, pause=False))
+        scene.set_control(state(2, pause=False))
         assert driver.wait() == 0, driver.tail()
         assert scene.ledger.throttled_by == ""
         assert scene.ledger.counts.records_in == 200

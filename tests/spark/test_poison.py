@@ -96,8 +96,8 @@ def test_record_that_kills_its_process_is_set_aside(place: Place, tmp_path: Path
 
 
 def test_record_that_never_comes_back_is_set_aside(place: Place, tmp_path: Path) -> None:
-    """Its process is ended after the poll interval, as a live worker's is. That interval limits its start
-    as well, which took longer than 3 s on a busy machine."""
+    """Its process is ended after the poll interval, as a live worker's is. The interval limits the start of the
+    handler's process as well, which took longer than 3 s on a busy machine."""
     worker = {"consumer.maxPollIntervalSeconds": 10}
     with Scene(place, tmp_path, handler=DEADLY, worker=worker) as scene:
         seeded(scene, "hang")
@@ -209,7 +209,7 @@ class Echo(BaseHTTPRequestHandler):
 
 
 def test_http_handler(place: Place, tmp_path: Path) -> None:
-    """It runs beside the executor as it does beside a worker."""
+    """It runs next to the executor as it does next to a worker."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     http = {"port": server.server_port, "path": "/", "batch": False}

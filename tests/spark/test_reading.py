@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fleet_consumer.backfill import process
-from fleet_consumer.backfill.marks import Marks
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.backfill.slices import TaskRange
-from fleet_consumer.backfill.work import Order, Work, config_of
+from fleet_consumer.backfill.work import PlayRequest, Work, config_of
 from fleet_consumer.librdkafka.settings import consumer_config
 from tests.spark.scene import Place
 from tests.support.writing import SureProducer
@@ -59,11 +59,11 @@ def test_pieces_of_a_comparison_fetch_their_source_about_once(
     work = Work(config=text, policies=None, seconds=60.0, rate=None, limits={})
     handled = 0
     with TemporaryFile() as file:
-        server = process.HandlerServer(config_of(text), "Live", Marks(file.fileno(), 1, 500))
+        server = process.HandlerServer(config_of(text), "Live", CallSlots(file.fileno(), 1, 500))
         try:
             for first in range(0, RECORDS, PIECE):
                 piece = (TaskRange(0, first, first + PIECE),)
-                for part in server.play(Order(work, piece, bounded=False)):
+                for part in server.play(PlayRequest(work, piece, bounded=False)):
                     handled += sum(each.offsets for each in part.report.covered)
         finally:
             server.tear_down()

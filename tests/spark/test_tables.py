@@ -161,7 +161,7 @@ def test_table_of_other_columns_is_refused_before_any_record(place: Place, tmp_p
         other = [column("n", "string"), *COLUMNS[1:]]
         driver = scene.run(2, code=20, sink=sink("Delta", str(scene.sink), columns=other))
         assert driver.result["reason"] == "TableRefused"
-        assert "has it as bigint: n string" in driver.result["message"]
+        assert "has the type bigint where the Backfill writes n string" in driver.result["message"]
         scene.api.put("bf-ledger", {})
         twice = [column("n", "int"), column("N", "int")]
         driver = scene.run(3, code=20, sink=sink("Delta", f"{scene.sink}-2", columns=twice))

@@ -125,7 +125,7 @@ def test_asynchronous_handler_with_timeout(place: Place, tmp_path: Path) -> None
 def test_rate_limit_binds(place: Place, tmp_path: Path) -> None:
     with Scene(place, tmp_path) as scene:
         scene.send(1_200)
-        scene.order(Control(records_per_second=200))
+        scene.set_control(Control(records_per_second=200))
         driver = scene.start(sliceSeconds=2)
         ledger = scene.await_ledger(lambda found: found.throttled_by == "Rate", "a slice that the rate has slowed")
         assert ledger.slices_done >= 1

@@ -115,7 +115,7 @@ class ApiServer(Server):
         write_kubeconfig(self.kubeconfig, server=self.url, authority=self._authority, name="admin")
 
     def _environment(self) -> dict[str, str]:
-        # kubectl caches discovery below HOME by server address, and a port may be used again by another test's server.
+        # kubectl caches discovery below HOME by server address, and another test's server may reuse the port.
         return {**os.environ, "HOME": str(self.directory)}
 
     def _ready(self) -> bool:

@@ -1,7 +1,7 @@
-"""Health of an object as Argo CD finds it: by the scripts of the chart, in Lua 5.1 with the libraries Argo CD opens.
+"""Health of an object as Argo CD computes it: by the chart's scripts, in Lua 5.1 with the libraries that Argo CD opens.
 
 Scripts in `argocd-cm` run with the base, `table` and `package` libraries only (`util/lua/lua.go` of Argo CD), so
-`string`, `math` and methods of strings are taken away here too.
+`string`, `math` and methods of strings are removed here too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ string, math, io, os, debug, coroutine, python = nil, nil, nil, nil, nil, nil, n
 
 
 class Health(NamedTuple):
-    """Status and message, as Argo CD shows them beside an object."""
+    """Status and message, as Argo CD shows them next to an object."""
 
     status: str
     message: str
 
 
 def health(body: Mapping[str, Any]) -> Health:
-    """The health of an object by its kind's script. Raises LuaError, AssertionError where Argo CD would refuse it."""
+    """The health of an object by its kind's script. Raises LuaError, and AssertionError if Argo CD would refuse it."""
     runtime = LuaRuntime(register_eval=False, register_builtins=False)
     runtime.execute(CLOSED)
     runtime.globals()["obj"] = to_lua(runtime, body)
@@ -42,7 +42,7 @@ def health(body: Mapping[str, Any]) -> Health:
 
 
 def to_lua(runtime: Any, value: Any) -> Any:
-    """A JSON value as Argo CD hands it to a script: tables, and nil for null."""
+    """A JSON value as Argo CD passes it to a script: tables, and nil for null."""
     if isinstance(value, Mapping):
         return runtime.table_from({key: to_lua(runtime, inner) for key, inner in value.items() if inner is not None})
     if isinstance(value, list | tuple):

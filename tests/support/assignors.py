@@ -1,4 +1,4 @@
-"""Assignors for tests: range's plans, declared cooperative, or made when the test says so."""
+"""Assignors for tests: range's plans, declared cooperative or delayed until the test releases them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks for tests: a manual one, and that of a suspended machine."""
+"""Clocks for tests: a manual one, and one of a suspended machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fleet_consumer.clock import SystemClock
 
 
 class StillClock:
-    """A clock that stands still until a test, or a waiting component, advances it."""
+    """A clock that only a test, or a waiting component, advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -19,7 +19,7 @@ class StillClock:
 
 
 class SuspendedClock(SystemClock):
-    """The machine's clock as its programs see it during a suspend: it stands still, and then jumps.
+    """The machine's clock as programs see it during a suspend: it stops, and then jumps.
 
     A thread waiting for time to pass waits meanwhile; nothing else is stopped.
     """
@@ -32,9 +32,9 @@ class SuspendedClock(SystemClock):
         return super().monotonic() if asleep_since is None else asleep_since
 
     def suspend(self) -> None:
-        """Stand still from now on."""
+        """Stop the clock."""
         self._asleep_since = super().monotonic()
 
     def resume(self) -> None:
-        """Run again, with the time as if it had never stood still."""
+        """Run again, at the time that it would have without the stop."""
         self._asleep_since = None

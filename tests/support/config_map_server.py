@@ -1,6 +1,6 @@
-"""A stand-in for the API server at the border of a process: ConfigMaps with resource versions, over HTTP.
+"""A fake API server for a process under test: ConfigMaps with resource versions, over HTTP.
 
-It can refuse connections for a while, lose an answer after the write, and call back on each write.
+It can refuse connections for a while, lose a response after the write, and call back on each write.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class ConfigMapServer(Server):
         self._server.server_close()
 
     def put(self, name: str, data: dict[str, str]) -> None:
-        """Write an object as somebody else."""
+        """Write an object as another client."""
         with self._lock:
             self._store(name, {"kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 

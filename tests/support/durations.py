@@ -1,4 +1,4 @@
-"""Measured durations, which plan a run: the longest suites and tests begin first, and suites share the processors.
+"""Measured durations, by which a run is planned: the longest suites and tests start first, and suites share processors.
 
 `python -m tests.run --record` writes them to `tests/durations.json` from the JUnit reports of its suites.
 """
@@ -26,7 +26,7 @@ __all__ = [
 
 FILE: Final = Path(__file__).resolve().parents[1] / "durations.json"
 PROCESSOR_SECONDS: Final = "processor-seconds"
-"""A suite's property in its report: processor time of what is no child of its process, such as a cluster."""
+"""A property in a suite's report: processor time of programs that are not its children, such as a cluster."""
 SHORTEST_S: Final = 2.0
 """Shorter tests are not recorded: their order does not matter."""
 
@@ -46,7 +46,7 @@ class Duration:
 
 
 def durations(path: Path = FILE) -> dict[str, Duration]:
-    """Recorded durations by the suite's name."""
+    """Recorded durations by suite name."""
     found = json.loads(path.read_text()) if path.exists() else {}
     return {name: Duration(**entry) for name, entry in found.items()}
 
@@ -76,11 +76,11 @@ def read_duration(report: Path, *, seconds: float, processor_seconds: float) -> 
     """A suite's duration from its JUnit report, wall time and the processor time of its process."""
     root = ElementTree.parse(report).getroot()
     cases = {case_name(case): round(float(case.get("time", "0")), 1) for case in root.iter("testcase")}
-    beside = sum(
+    parallel = sum(
         float(each.get("value", "0")) for each in root.iter("property") if each.get("name") == PROCESSOR_SECONDS
     )
     tests = {name: taken for name, taken in sorted(cases.items()) if taken >= SHORTEST_S}
-    return Duration(round(seconds), round(processor_seconds + beside), tests)
+    return Duration(round(seconds), round(processor_seconds + parallel), tests)
 
 
 def write_durations(measured: Mapping[str, Duration], path: Path = FILE) -> None:

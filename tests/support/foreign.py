@@ -1,4 +1,4 @@
-"""Recorded members of other makes: the Java consumer and librdkafka's."""
+"""Recorded members of other clients: the Java consumer and librdkafka's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCE = Path(__file__).parent / "JavaMember.java"
 
 @functools.cache
 def _classes() -> tempfile.TemporaryDirectory[str]:
-    """The compiled Java member; the folder goes with the process."""
+    """The compiled Java member; the folder is removed when the process ends."""
     folder = tempfile.TemporaryDirectory(prefix="fleet-java-")
     compiler = find_java().with_name("javac")
     subprocess.run(

@@ -1,7 +1,7 @@
 """Files that a folder of tests depends on, found by following its imports.
 
-Modules of the tests and of the operator are followed. The worker's package is not, as tests run it in processes: a
-suite that does has it as a whole among its inputs. A module that tests run with ``python -m`` is found by the string
+Modules of the tests and of the operator are followed. The worker's package is not, because tests run it in processes:
+such a suite has the whole package among its inputs. A module that tests run with ``python -m`` is found by the string
 that names it.
 """
 
@@ -27,8 +27,8 @@ CACHE: Final = "__pycache__"
 
 
 def files_behind(*folders: Path) -> tuple[Path, ...]:
-    """All files of folders, and all modules that they import, directly or not, with the files next to these that are
-    not Python: programs in Java, pinned versions, manifests."""
+    """All files of folders, all modules that they import, directly or not, and other files next to these modules:
+    programs in Java, pinned versions, manifests."""
     every = (each for folder in folders for each in folder.rglob("*"))
     found = {each for each in every if each.is_file() and CACHE not in each.parts}
     waiting = [each for each in found if each.suffix == CODE]
@@ -57,7 +57,7 @@ def _followed(file: Path) -> Iterator[Path]:
 
 
 def _files(modules: Iterable[str]) -> Iterator[Path]:
-    """The files of modules, and of the packages that they are in; other names are no modules, or not ours."""
+    """The files of modules and of their packages; names that are not modules of ours give none."""
     for module in modules:
         words = module.split(".")
         if words[0] in SOURCES:
@@ -68,7 +68,7 @@ def _files(modules: Iterable[str]) -> Iterator[Path]:
 
 @cache
 def _data_in(folder: Path) -> frozenset[Path]:
-    """The files that are not Python in a folder of helpers, and in those of its folders that have no Python at all."""
+    """The files other than Python in a folder of helpers, and in its subfolders without any Python."""
     if not any(folder.is_relative_to(ROOT / place) for place in DATA):
         return frozenset()
     found = {each for each in folder.iterdir() if each.is_file()}

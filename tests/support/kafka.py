@@ -35,7 +35,7 @@ PROXIED_LISTENER = "PROXIED"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A broker's place in a cluster of several: its id, the cluster's, and the controllers' addresses by node id."""
+    """A broker's place in a cluster: its id, the cluster's id, and the controllers' addresses by node id."""
 
     node_id: int
     cluster_id: str
@@ -43,7 +43,7 @@ class Place:
 
 
 class KafkaBroker(Server):
-    """A broker that is also a controller, as a context manager: of a cluster of its own, or of the one at ``place``.
+    """A broker and controller, as a context manager: of its own cluster, or of the one at ``place``.
 
     ``properties`` are added to the broker's settings and win over them. ``sasl_users`` (name to password) opens a
     second listener, SASL_PLAINTEXT, that knows these users under PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512. Ports and data
@@ -51,9 +51,8 @@ class KafkaBroker(Server):
     automatically. ``proxied_as`` opens a plain-text listener that advertises this ``host:port``, where a test listens
     and forwards to `proxied_listener`. ``jvm_options`` are added to the command line.
 
-    ``tls`` opens a TLS listener, with "mutual" another that asks for a client certificate, and where there are users
-    or tokens one with TLS and SASL; ``pki`` then holds the files. ``oauth`` lets the SASL listeners take the tokens of
-    ``issuer``.
+    ``tls`` opens a TLS listener; with "mutual" also one that asks for a client certificate; with users or tokens also
+    one with TLS and SASL. ``pki`` then holds the files. With ``oauth`` the SASL listeners accept tokens of ``issuer``.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class KafkaBroker(Server):
         return self._daemon.pid
 
     def start(self) -> None:
-        """Start the broker, on its first start with fresh storage, and wait until it takes part in its cluster."""
+        """Start the broker, at first with fresh storage, and wait until it is part of its cluster."""
         if not (self.directory / "data").exists():
             self._format()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
@@ -177,15 +176,15 @@ class KafkaBroker(Server):
         )
 
     def stop(self) -> None:
-        """End the broker in order: it hands over what it leads and closes its logs."""
+        """Stop the broker cleanly: it hands over leaderships and closes its logs."""
         self._daemon.stop()
 
     def kill(self) -> None:
-        """End the broker as a crash would (SIGKILL)."""
+        """Kill the broker as in a crash (SIGKILL)."""
         self._daemon.kill()
 
     def move(self) -> None:
-        """Listen on another port from the next start on; only while stopped, and for the plain-text listener."""
+        """Use another port for the plain-text listener from the next start; only while stopped."""
         assert not self.running, "a broker moves while it is stopped"
         before = self.bootstrap
         (self.port,) = free_ports(1, ADDRESS)
@@ -195,7 +194,7 @@ class KafkaBroker(Server):
     def pause(self) -> None:
         """Freeze the broker: connections stay open without responses (SIGSTOP).
 
-        Each thread stops when it sees the signal, and one that still runs may answer a request; so wait for the last.
+        Each thread stops when it sees the signal, and a thread that still runs may answer a request; wait for all.
         """
         self._daemon.signal(signal.SIGSTOP)
         wait_until(self._frozen, what=f"the broker at {self.bootstrap} to freeze", timeout_s=FREEZE_TIMEOUT_S)
@@ -240,7 +239,7 @@ class KafkaBroker(Server):
     def _frozen(self) -> bool:
         tasks = Path(f"/proc/{self.pid}/task")
         try:
-            # The state is the first word after the command's name, which stands in parentheses and may hold anything.
+            # The state is the first word after the command's name, which is in parentheses and may contain anything.
             states = {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return False  # a thread that was still running has just ended

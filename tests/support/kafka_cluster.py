@@ -36,11 +36,11 @@ REPLICATED = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "default.replication.factor": "3",
-    # What was acknowledged is on two brokers, so that losing any one loses nothing.
+    # Acknowledged records are on two brokers, so the loss of one broker loses none.
     "min.insync.replicas": "2",
     "group.min.session.timeout.ms": "1000",
-    # A broker that is gone is noticed within four seconds instead of nine. Less, and three on a busy machine take one
-    # another for gone.
+    # A dead broker is noticed within four seconds instead of nine. With less, three brokers on a busy machine would
+    # consider each other dead.
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
     "controlled.shutdown.enable": "true",
@@ -55,7 +55,7 @@ def rack_of(node: int) -> str:
 
 
 class KafkaCluster(Server):
-    """Brokers 1 to 3, each broker and controller, so that any one may be away; a context manager like `KafkaBroker`.
+    """Brokers 1 to 3, each also a controller, so that any one may be down; a context manager like `KafkaBroker`.
 
     ``proxied_as`` maps node ids to the ``host:port`` advertised on the listener behind a proxy.
     """
@@ -96,7 +96,7 @@ class KafkaCluster(Server):
         self._each("close", list(self.brokers.values()))
 
     def heal(self) -> None:
-        """After a fault: every broker runs and is back in sync, as the next test expects."""
+        """Undo faults: start or resume every broker and wait until all are in sync, as the next test expects."""
         for broker in self.brokers.values():
             if broker.running:
                 broker.resume()
@@ -104,7 +104,7 @@ class KafkaCluster(Server):
         self.await_in_sync()
 
     def create_topic(self, topic: str, partitions: int, *, replicas: int = 3) -> str:
-        """Make a topic, wait until it can be written to, and return its name."""
+        """Create a topic, wait until it can be written to, and return its name."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         make_topics(admin, [NewTopic(topic, partitions, replicas)])
         eventually(
@@ -148,10 +148,10 @@ class KafkaCluster(Server):
         return broker if broker is not None and broker.running else None
 
     def move_coordinator(self, group: str) -> KafkaBroker:
-        """Give the leadership of the group's offsets partition to another broker, in order; returns the new one."""
+        """Move the leadership of the group's offsets partition to another broker, cleanly; returns the new one."""
         number = coordinator_partition(group, OFFSETS_PARTITIONS)
         part = next(each for each in self._partitions(OFFSETS_TOPIC) if each.partition_index == number)
-        # The first replica is the preferred leader: the others come first now, and are asked to lead.
+        # The first replica is the preferred leader: put the others first, and elect them.
         order = [node for node in part.replica_nodes if node != part.leader_id] + [part.leader_id]
         wanted = {"topic": OFFSETS_TOPIC, "partition": number, "replicas": order}
         any_broker = next(iter(self.brokers.values()))
@@ -162,7 +162,7 @@ class KafkaCluster(Server):
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
 
         def led() -> bool:
-            # Refused while the replica is not in sync, or the broker is taken for gone: asked again until it leads.
+            # Refused while the replica is not in sync or the broker is considered dead: asked again until it leads.
             try:
                 admin.elect_leaders(ElectionType.PREFERRED, [Part(OFFSETS_TOPIC, number)]).result()
             except KafkaException as error:
@@ -183,7 +183,7 @@ class KafkaCluster(Server):
         eventually(in_sync, timeout_s=timeout_s, what="all replicas to be in sync", poll_s=0.2)
 
     def lagging(self) -> list[tuple[str | None, int]]:
-        """The partitions (topic, number) with a replica that is not in sync; AssertionError while a broker is away."""
+        """The partitions (topic, number) with a replica that is not in sync; AssertionError while a broker is down."""
         metadata = self._ask(lambda client: client.metadata(None, timeout_s=5.0))
         assert len(metadata.brokers) == len(self.brokers), f"only {len(metadata.brokers)} brokers"
         return [
@@ -205,7 +205,7 @@ class KafkaCluster(Server):
         return answer.partitions
 
     def _ask(self, question: Callable[[NetworkClient], T]) -> T:
-        """Put a question to any broker that answers. Raises AssertionError, meaning "not yet", if none does."""
+        """Ask any broker that answers. Raises AssertionError, meaning "not yet", if none does."""
         alive = tuple(broker.bootstrap for broker in self.brokers.values() if broker.running)
         client = NetworkClient(ConnectionSettings(bootstrap_servers=alive, client_id="tests", request_timeout_ms=3_000))
         try:

@@ -28,7 +28,7 @@ BROKER_NAMES = ("IP:127.0.0.1", "DNS:localhost")
 
 
 class BrokerPki:
-    """One authority, the broker's certificate, and clients' certificates; `rotate` replaces all of them.
+    """An authority, the broker's certificate, and clients' certificates; `rotate` replaces all of them.
 
     ``ca_file``, ``cert_file`` and ``key_file`` are what clients mount. They are reached through a symbolic link to a
     folder, which `rotate` swaps in one step, as the kubelet does with a Secret.
@@ -79,7 +79,7 @@ class BrokerPki:
         return str(certificate), str(key)
 
     def mount(self) -> None:
-        """Show clients the present files, all in one step."""
+        """Give clients the present files, in one step."""
         authority = self.authority
         certificate, key = authority.issue("client", "client")
         folder = self._mount / f"..{self._generation}-{time.monotonic_ns()}"
@@ -129,7 +129,7 @@ class TokenIssuer:
             "aud": audience,
             "iss": OAUTH_ISSUER,
             "iat": int(min(now, now + lifetime_s) - 1),
-            # Whole seconds are all that Kafka's reader of tokens knows; never less than what was asked for.
+            # Kafka's token parser knows whole seconds only: round up.
             "exp": math.ceil(now + lifetime_s),
         }
         parts = ({"alg": "RS256", "typ": "JWT", "kid": "test"}, claims)
@@ -139,14 +139,14 @@ class TokenIssuer:
         return f"{signed}.{_url(signature)}"
 
     def listener_settings(self, listeners: Sequence[str]) -> dict[str, str]:
-        """Kafka's settings that let these listeners take the issuer's tokens."""
+        """Kafka's settings with which these listeners accept the issuer's tokens."""
         handler = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
         module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"
         settings = {
             "sasl.oauthbearer.jwks.endpoint.url": self.jwks.as_uri(),
             "sasl.oauthbearer.expected.audience": OAUTH_AUDIENCE,
             "sasl.oauthbearer.expected.issuer": OAUTH_ISSUER,
-            # Tests use tokens that live for seconds; the default tolerance would let ended ones in for half a minute.
+            # Tests use tokens that live for seconds; the default tolerance would accept expired ones for half a minute.
             "sasl.oauthbearer.clock.skew.seconds": "0",
         }
         for listener in listeners:
@@ -156,7 +156,7 @@ class TokenIssuer:
 
     @property
     def jvm_options(self) -> list[str]:
-        """Kafka reads keys only from where its command line allows."""
+        """Kafka reads keys only from places that its command line allows."""
         return [f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={self.jwks.as_uri()}"]
 
 

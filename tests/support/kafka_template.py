@@ -34,10 +34,10 @@ __all__ = ["ADDRESS", "STARTED", "new_cluster_id", "quick_jvm", "static_quorum",
 ADDRESS: Final = "127.0.0.1"
 TIMEOUT_S: Final = 180.0
 STARTED: Final = b"Kafka Server started"
-"""The line of a broker's log that comes after its listeners have opened and its controller has let it in."""
+"""The log line of a broker whose listeners are open and which its controller has accepted."""
 ARCHIVE: Final = "kafka.jsa"
 BOOTSTRAP_RECORDS: Final = "bootstrap.checkpoint"
-"""The first records of a cluster's metadata, features and no names: the same for every cluster of this version."""
+"""The first metadata records of a cluster: features without names, so equal for every cluster of this version."""
 
 
 def quick_jvm() -> list[str]:
@@ -45,18 +45,18 @@ def quick_jvm() -> list[str]:
 
     It maps the classes that a broker loads into its memory (class data sharing, JEP 350).
     """
-    # An archive that another JVM made is ignored; the warning would go to standard output, among a tool's lines.
+    # Another JVM's archive is ignored; the warning would go to standard output, between a tool's lines.
     return [*QUICK_JVM, "-Xshare:auto", f"-XX:SharedArchiveFile={_template() / ARCHIVE}", "-Xlog:cds*=off"]
 
 
 def new_cluster_id() -> str:
-    """An id as Kafka's own tool makes them."""
+    """A cluster id in the form of Kafka's own tool."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def static_quorum(settings: Mapping[str, str], controllers: Mapping[int, str], *, node_id: int) -> dict[str, str]:
-    """A node's settings with its voters by configuration: no node is first, so all can be formatted and started at
-    once. `controllers` has their addresses by node id."""
+    """A node's settings with configured voters: no node is first, so all can be formatted and started at once.
+    `controllers` has their addresses by node id."""
     voters = ",".join(f"{node}@{address}" for node, address in controllers.items())
     others = {key: value for key, value in settings.items() if key != "controller.quorum.bootstrap.servers"}
     return others | {"node.id": str(node_id), "controller.quorum.voters": voters}
@@ -80,7 +80,7 @@ def _template() -> Path:
 
 
 def _make(into: Path, java: Path, jars: Path) -> None:
-    """Run a broker that writes its archive when it ends, and give it the work that most tests give theirs."""
+    """Run a broker that writes its archive at its end, with the work of most tests."""
     with tempfile.TemporaryDirectory(prefix="fleet-kafka-") as scratch:
         plain, controller = (f"{ADDRESS}:{port}" for port in free_ports(2, ADDRESS))
         data, properties = Path(scratch, "data"), Path(scratch, "server.properties")

@@ -14,13 +14,13 @@ TIMEOUT_S = 240.0
 BUSY = (
     KafkaError._TIMED_OUT,
     KafkaError.REQUEST_TIMED_OUT,
-    KafkaError.INVALID_REPLICATION_FACTOR,  # the only broker has missed its heartbeats, and is fenced for a moment
+    KafkaError.INVALID_REPLICATION_FACTOR,  # the only broker has missed heartbeats and is fenced for a moment
 )
-"""Answers of a broker without a processor to itself; asked again, it makes the topic."""
+"""Errors of a broker on a busy machine; a retry creates the topic."""
 
 
 def make_topics(admin: AdminClient, wanted: Sequence[NewTopic]) -> None:
-    """Create topics of names that nobody else uses, and wait until each of their partitions has a leader.
+    """Create topics with unique names, and wait until each of their partitions has a leader.
 
     The controller answers once it has stored the topic; a broker learns of it a moment later. Until then a consumer
     gets UNKNOWN_TOPIC_OR_PARTITION.
@@ -47,7 +47,7 @@ def add_partitions(admin: AdminClient, topic: str, partitions: int) -> None:
 
 
 def _wait_leaders(admin: AdminClient, wanted: Mapping[str, int]) -> None:
-    """Wait until a broker has told of these topics with so many partitions, all led."""
+    """Wait until a broker reports these topics with so many partitions, each with a leader."""
 
     def led() -> bool:
         topics = admin.list_topics(timeout=10).topics
@@ -61,7 +61,7 @@ def _wait_leaders(admin: AdminClient, wanted: Mapping[str, int]) -> None:
 
 
 def _await(made: Future[None]) -> None:
-    """Wait until a topic is made; one that exists already was made by an earlier try, whose answer was late."""
+    """Wait until a topic is created; one that exists was created by an earlier try, whose response was late."""
     try:
         made.result(TIMEOUT_S)
     except KafkaException as error:

@@ -17,11 +17,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.support.recording import COMMIT_EVERY_S, POLL_S, Ledger, rows_to, run_until_stopped
 
 UNKNOWN_GENERATION = -1
-"""librdkafka keeps it to itself."""
+"""librdkafka does not expose it."""
 
 
 class LibrdkafkaMember:
-    """Polls, commits now and then and before giving partitions back, as the recorded members of ours do."""
+    """Polls, and commits now and then and before a revocation, like our recorded members."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
         static = {"group.instance.id": words["instance"]} if "instance" in words else {}

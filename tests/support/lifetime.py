@@ -1,4 +1,4 @@
-"""Servers that tests start: whatever happens between start and end, nothing of them stays."""
+"""Servers that tests start: whatever happens between start and end, nothing remains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Server(ABC):
-    """A context manager that starts on entry and closes on exit, also when the start fails half-way."""
+    """A context manager that starts on entry and closes on exit, also if the start fails half-way."""
 
     @abstractmethod
     def start(self) -> None:

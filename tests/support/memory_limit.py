@@ -1,4 +1,4 @@
-"""A process under a memory limit of the kernel, as a container's: past it the kernel kills."""
+"""A process under a memory limit of the kernel, like a container's: above it the kernel kills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTS = ("memory.events", "memory.oom_control")
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """A control group with a limit. Swap would only delay the end, and no Kubernetes node gives pods any by default."""
+    """A control group with a limit, without swap: that would only delay the kill, and pods have none by default."""
 
     group: Path
 
@@ -35,7 +35,7 @@ class MemoryLimit:
 
 @contextmanager
 def memory_limit(name: str, limit_bytes: int) -> Iterator[MemoryLimit]:
-    """A control group of this name until the end of the block, by when its processes have ended. Needs root."""
+    """A control group of this name for the block; its processes must have ended by then. Needs root."""
     create_cgroup(name)
     try:
         limits = [path for group in existing_cgroups(name) for each in LIMITS if (path := group / each).exists()]

@@ -1,4 +1,4 @@
-"""Samples of a page of metrics in Prometheus' text form."""
+"""Samples of a metrics page in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Family(NamedTuple):
 def documented(page: str, prefix: str, common: Iterable[str] = ()) -> dict[str, Family]:
     """The metrics in the tables of docs/metrics.md whose names begin with `prefix`; all have the `common` labels."""
     rows = re.findall(rf"^\| `({prefix}\w+)` \| (gauge|counter|histogram) \| (.*?)\| .* \|$", page, re.MULTILINE)
-    assert len(rows) == len({name for name, _, _ in rows}), "a metric stands in two rows"
+    assert len(rows) == len({name for name, _, _ in rows}), "a metric is in two rows"
     return {name: Family(kind, frozenset(re.findall(r"`(\w+)`", labels)) | {*common}) for name, kind, labels in rows}
 
 
 def exported(page: str, prefix: str) -> dict[str, Family]:
-    """The metrics of a page that have samples, as Prometheus stores them; `le` is no label of ours."""
+    """The metrics of a page that have samples, as Prometheus stores them; `le` is not counted as a label."""
     found: dict[str, Family] = {}
     for family in text_string_to_metric_families(page):
         name = f"{family.name}_total" if family.type == "counter" else family.name

@@ -1,6 +1,6 @@
 """The mounted files of a worker's pod, written as the kubelet writes them, from the pod template and the Secrets.
 
-A volume's files are in a folder that one link points to; a change is written beside it, and the link is turned.
+A volume's files are in a folder that a link points to; a change is written to a new folder, and the link is switched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MountedPod:
         return settings
 
     def sync(self, secrets: Secrets) -> None:
-        """Write all volumes of Secrets anew; the ConfigMaps are those of the revision."""
+        """Write all volumes of Secrets again; the ConfigMaps are those of the revision."""
         for volume, folder in self._volumes:
             if "secret" in volume:
                 _write(folder, _data(secrets[volume["secret"]["secretName"]]))

@@ -25,8 +25,8 @@ REGION: Final = "us-east-1"
 class ObjectStore(Server):
     """One bucket behind an HTTP endpoint, as a context manager; leaving it removes everything.
 
-    The temporary folder must be on a file system with extended attributes, in which the store keeps what S3 knows of an
-    object. The port and the objects stay the same over `stop` and `start`. If the program is not in the cache yet,
+    The temporary folder must be on a file system with extended attributes, in which the store keeps objects'
+    metadata. The port and the objects stay the same over `stop` and `start`. If the program is not in the cache yet,
     entering builds it, which takes two minutes.
     """
 
@@ -37,7 +37,7 @@ class ObjectStore(Server):
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fleet-object-store-"))
         self.folder = self.directory / "buckets" / self.bucket
-        """The bucket's folder: an object is the file of its key's path."""
+        """The bucket's folder: an object is a file whose path is its key."""
         (self.port,) = free_ports(1, ADDRESS)
         program = ensure_programs(VERSITYGW) / "versitygw"
         # The keys are not on the command line, which everybody on the machine can read.
@@ -52,12 +52,12 @@ class ObjectStore(Server):
 
     @property
     def endpoint(self) -> str:
-        """The URL at which S3's clients find it, with the bucket as the first part of the path."""
+        """The URL for S3 clients; the bucket is the first part of the path."""
         return f"http://{ADDRESS}:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables in which Amazon's clients look for credentials."""
+        """The environment variables from which Amazon's clients read credentials."""
         return {"AWS_ACCESS_KEY_ID": self.access_key, "AWS_SECRET_ACCESS_KEY": self.secret_key}
 
     @property
@@ -71,7 +71,7 @@ class ObjectStore(Server):
         return f"s3a://{self.bucket}/{key}"
 
     def start(self) -> None:
-        """Make the bucket if it is not there, and start the store and wait until it answers."""
+        """Create the bucket if it is missing, start the store, and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._daemon.start()
         wait_until(
@@ -82,7 +82,7 @@ class ObjectStore(Server):
         )
 
     def stop(self) -> None:
-        """End the store in order; its objects stay."""
+        """Stop the store cleanly; its objects stay."""
         self._daemon.stop()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Records with headers that Kafka's protocol does not allow, and that brokers take all the same."""
+"""Records with headers that Kafka's protocol does not allow but brokers accept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def send_with_odd_name(bootstrap: str, topic: str, value: bytes) -> None:
     """Write one record to partition 0 with two headers: `trace`, and one whose name is not UTF-8."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        # The one client here that can be made to send such a name.
+        # The only client here that can send such a name.
         from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap)

@@ -5,11 +5,13 @@ clocks are the machine's one monotonic clock, so histories of several processes 
 mechanisms):
 
 - Nothing is lost: every record that was written was handed out by somebody.
-- A record that was handed out twice is explained: when its second reader began, no accepted commit covered it, or it
-  began just where a commit ends that got no answer. A coordinator that hung may store that one after younger ones:
-  it reads it from a connection that its client has given up.
-- Two stints of one partition overlap in time only where nothing that the older one asked to commit after the younger
-  one began was accepted.
+- A record that was handed out twice is explained: when its second reader began, no accepted commit covered it, or the
+  reader began exactly at the end of a commit without a response. A coordinator that hung may store such a commit after
+  later ones: it reads it from a connection that its client has given up.
+- Two stints of one partition may overlap in time only if no commit was accepted that the older stint requested after
+  the younger one began.
+
+Decision: docs/decisions/0012-ownership-from-histories.md.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ FINDINGS_MAX = 20
 
 @dataclass(slots=True)
 class Commit:
-    """One partition's part of a commit; `accepted` None while there is no response, and for ever if its sender died."""
+    """One partition's part of a commit; `accepted` is None without a response, permanently if its sender died."""
 
     partition: int
     generation: int
@@ -47,7 +49,7 @@ class Commit:
 
     @property
     def unsure(self) -> bool:
-        """True if it is unknown whether the coordinator has stored it, or will yet."""
+        """True if the coordinator may have stored it, or may still do so."""
         return self.answered_at is None or any(word in (self.error or "") for word in UNANSWERED)
 
 
@@ -76,7 +78,7 @@ class Stint:
 
 @dataclass(slots=True)
 class History:
-    """One life of one member; `add` takes the rows that it writes, in their order.
+    """One life of one member; `add` gets the rows that it writes, in order.
 
     Rows are lists: `["h", partition, generation, first, last, from, to]` handed out; `["c", number, generation,
     {partition: offset}, asked]` and `["k", number, answered, error or None]` commits; `["a" | "r" | "l", partitions,
@@ -144,7 +146,7 @@ class Verdict:
     unexplained: Sequence[str]
     overlaps: Sequence[str]
     refused_commits: Mapping[str, int]
-    """How many, by the first word of the error."""
+    """Number by the first word of the error."""
 
     @property
     def good(self) -> bool:
@@ -210,12 +212,12 @@ def judge(histories: Iterable[History], written: Mapping[int, int]) -> Verdict:
 
 
 def _duplicates(stints: Sequence[Stint], commits: Sequence[Commit]) -> tuple[int, int, list[str]]:
-    """Count the repeated records and those that no accepted commit had covered, and list what is wrong."""
+    """Count the repeated records and those that no accepted commit covered, and list unexplained ones."""
     again, explained, wrong = 0, 0, []
     accepted = sorted(
         (commit.answered_at, commit.offset) for commit in commits if commit.answered_at is not None and commit.accepted
     )
-    # Where commits end that may yet come to be stored, and when the first of each was asked for.
+    # Ends of commits that may still be stored, and the time of the first request of each.
     unsure: dict[int, float] = {}
     for commit in commits:
         if commit.unsure:

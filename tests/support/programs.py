@@ -1,8 +1,8 @@
-"""Programs that the suites run and no package index has, built or fetched before any test's time begins.
+"""Programs that the suites run and no package index has, built or fetched before the first test.
 
-On a machine that never did so this takes minutes, Kubernetes most of them. No test's limit may count them: a suite's
+The first time takes minutes, Kubernetes most of them. These must not count against a test's limit, so a suite's
 conftest calls `build_before` when its tests have been collected. `python -m tests.support.programs` builds everything
-that all suites need, with what the processors have left; `tests.run` begins with it, next to the suites that need none.
+that all suites need, at idle priority; `tests.run` starts it first, next to the suites that need none.
 In the folder that is its argument, an empty file appears for each need of suites once everything for it is there.
 """
 
@@ -48,27 +48,27 @@ _FURTHER: Builds = (
     lambda: build_images(SPARK),
 )
 CLUSTER: Builds = (*API_SERVER, *_FURTHER)
-"""For tests on a cluster with all that runs there."""
+"""For tests on a cluster."""
 
 
 def is_embedded() -> bool:
-    """True if the tests' cluster will be the embedded one: as root, unless another is named."""
+    """True if the tests will use the embedded cluster: as root, unless another one is named."""
     return foreign_kubeconfig() is None and os.geteuid() == 0
 
 
 def build_before(session: pytest.Session, folder: Path, builds: Builds) -> None:
-    """Build now if the session is going to run tests of `folder`; for the hook `pytest_collection_finish`."""
+    """Build now if the session will run tests of `folder`; for the hook `pytest_collection_finish`."""
     if not session.config.option.collectonly and any(folder in item.path.parents for item in session.items):
         for build in builds:
             build()
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Build everything; exits with 1 and a message when it could not be done."""
-    # Tests beside it must not notice: it runs only while a processor has nothing else to do.
+    """Build everything; exits with 1 and a message if that fails."""
+    # Do not slow down tests that run at the same time: use idle processors only.
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:  # a sandbox that forbids it
+    except OSError:  # a sandbox may forbid it
         os.nice(19)
     try:
         # Most suites wait for the API server.

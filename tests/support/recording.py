@@ -1,7 +1,7 @@
 """Members that record what they hand out and the results of their commits, as threads and as processes.
 
 `ownership.History` reads the rows. Nothing is committed before it is recorded: a killed process may have handed out
-more than its history shows, but never have committed more.
+more than its history shows, but cannot have committed more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ POLL_S = 0.2
 COMMIT_EVERY_S = 0.2
 REVOKE_PATIENCE_S = 10.0
 END_PATIENCE_S = 60.0
-"""Twice as long as a stopped member may take: its callback's commit, its close."""
+"""Twice the longest time for which a member stops: its callback's commit, its close."""
 _lives = itertools.count(1)
 
 
@@ -135,13 +135,13 @@ class RecordingMember:
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
 
     def stop(self, leave: str = "default") -> None:
-        """Make `run` end; any thread, also a signal handler."""
+        """Make `run` end; may be called on any thread and in a signal handler."""
         self._leave = leave
         self._stop.set()
         self.consumer.wakeup()
 
     def run(self) -> None:
-        """Poll until `stop`, or until the consumer is finished for good; then close it."""
+        """Poll until `stop`, or until the consumer has permanently failed; then close it."""
         try:
             self.consumer.subscribe(
                 self._topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost
@@ -164,7 +164,7 @@ class RecordingMember:
         except errors.FatalConsumerError:
             raise
         except errors.ConsumerError as error:
-            # A consumer continues after these; the next poll shows more.
+            # A consumer continues after these errors; the next poll shows more.
             self._ledger.raised(f"{error.reason}: {error}")
             return
         generation = self.consumer.membership().generation
@@ -189,7 +189,7 @@ class RecordingMember:
         self._ledger.answered(number, failure)
         if error is None:
             for part, what in offsets.items():
-                # What was refused, or handed out since, is asked for again.
+                # Commit again what was refused, or handed out since.
                 if self._done.get(part) == what:
                     del self._done[part]
 
@@ -247,7 +247,7 @@ class MemberThread:
         return self._thread.is_alive()
 
     @property
-    def standing(self) -> str:
+    def state_text(self) -> str:
         """Its reading positions, backlog and membership, for the message of a failed test."""
         positions = self._member.consumer._engine.positions
         if positions is None:
@@ -283,7 +283,7 @@ class _Reading:
 class RecordedProcess:
     """A process that appends rows to the file `log`, and can be killed and stopped.
 
-    `command` makes its command line from the file's path.
+    `command` returns its command line for the file's path.
     """
 
     def __init__(self, folder: Path, kind: str, command: Callable[[Path], Sequence[str]]) -> None:
@@ -310,7 +310,7 @@ class RecordedProcess:
         with self._log.open("rb") as log:
             log.seek(self._reading.offset)
             fresh = log.read()
-        # A line that is only half there is read next time.
+        # An incomplete line is read next time.
         whole = fresh[: fresh.rfind(b"\n") + 1]
         for line in whole.splitlines():
             self._reading.history.add(json.loads(line))
@@ -336,7 +336,7 @@ class RecordedProcess:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to close its consumer, and wait for the end; a static member remains in its group."""
+        """Have it close its consumer, and wait for the end; a static member remains in its group."""
         if self.alive:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
@@ -350,7 +350,7 @@ class RecordedProcess:
 class MemberProcess(RecordedProcess):
     """A recording member of ours in a process of its own; `settings` are changes to `member_settings`, JSON-able.
 
-    With several `members` on threads of the process their rows are mixed, and are no history.
+    With several `members` on threads of the process their rows are mixed, and do not form a history.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ def _main(words: Mapping[str, Any]) -> int:
 
 
 def run_until_stopped(run: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Run on this thread; call `stop` on another when SIGTERM comes. SIGINT is left to the parent."""
+    """Run on this thread; SIGTERM calls `stop` on another one. SIGINT is left to the parent."""
     # Blocked before any thread starts, so that they all inherit it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
 

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a real broker that refuses the first Produce request and forwards all else."""
+"""A TCP proxy in front of a real broker that refuses the first Produce request and forwards everything else."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["RefusingProxy"]
 PRODUCE: Final = 0
 NOT_LEADER: Final = 6
 VERSIONS: Final = (9, 10, 11, 12)
-"""Of Produce: those whose answer has the form of `_refusal`."""
+"""Versions of Produce whose response has the form of `_refusal`."""
 
 
 class RefusingProxy:
     """Listens on `address` while its context is open and passes connections on to `target`.
 
-    The first Produce request waits here until another has come behind it. Then it is answered with
-    NOT_LEADER_OR_FOLLOWER, as by a broker that does not know yet that it leads the partition; the other continues.
+    The first Produce request waits here until another one follows it. Then it is answered with NOT_LEADER_OR_FOLLOWER,
+    as by a broker that does not know yet that it leads the partition; the other one is forwarded.
     """
 
     def __init__(self, topic: str) -> None:
@@ -37,7 +37,7 @@ class RefusingProxy:
         self._sockets = [self._listener]
         self._threads: list[threading.Thread] = []
         self.holds = threading.Event()
-        """Set when the first Produce request has come."""
+        """Set when the first Produce request has arrived."""
         # Its correlation id, until it is answered.
         self._held: int | None = None
 
@@ -95,7 +95,7 @@ class RefusingProxy:
 
 
 def _frame(stream: socket.socket) -> bytes | None:
-    """One message with its size in front; None at the end."""
+    """One message with its size prefix; None at the end."""
     with contextlib.suppress(OSError):
         size = stream.recv(4, socket.MSG_WAITALL)
         if len(size) == 4:

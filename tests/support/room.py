@@ -1,7 +1,7 @@
-"""Room on the processors for one more test, by what the kernel says of waiting tasks.
+"""Processor capacity for one more test, by the kernel's figures of waiting tasks.
 
-A machine that is full gains nothing from a further test: each takes longer, what the system does with a clock of its
-own (probes, sessions, timeouts) begins to fail, and what failed is done twice.
+On a full machine a further test gains nothing: each takes longer, timed parts of the system (probes, sessions,
+timeouts) start to fail, and failed tests are repeated.
 """
 
 from __future__ import annotations

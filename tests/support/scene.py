@@ -64,7 +64,7 @@ class Scene:
     def __exit__(self, *_: object) -> None:
         self.writer.__exit__()
         left = [member for member in self._members if member.alive]
-        # All at once: one that does not end keeps neither the others nor the next test from their own.
+        # All at once: one that does not end must not keep the others from ending.
         with ThreadPoolExecutor(max(1, len(left))) as pool:
             ends = [pool.submit(each.kill if isinstance(each, RecordedProcess) else each.stop) for each in left]
         for end in ends:
@@ -114,7 +114,7 @@ class Scene:
         return answer
 
     def planned(self, group: DescribedGroup) -> list[int]:
-        """The partitions that the coordinator's plan gives to anybody, sorted."""
+        """The partitions that the coordinator's plan assigns to any member, sorted."""
         return sorted(part for member in group.members for part in _planned(member.member_assignment))
 
     def await_shared(
@@ -126,8 +126,7 @@ class Scene:
     ) -> int:
         """Wait until exactly these are a Stable group that owns every partition once; returns their generation.
 
-        `also` asserts what else must hold at that moment, of this description: asserted afterwards, it might meet the
-        next rebalance.
+        `also` asserts further facts of this description at that moment: a later check might meet the next rebalance.
         """
 
         def shared() -> bool:
@@ -137,7 +136,7 @@ class Scene:
             group = self.described()
             assert group.group_state == "Stable", group.group_state
             # Between the two rounds of a cooperative rebalance the group is Stable too, and the coordinator's plan
-            # lacks what is on its way from one member to another.
+            # lacks the partitions that are moving between members.
             planned = sorted(_planned(member.member_assignment) for member in group.members)
             assert planned == sorted(held.values()), f"planned {planned}, held {held}"
             also(group)
@@ -149,7 +148,7 @@ class Scene:
     def await_progress(
         self, members: Sequence[AnyMember], records: int = 50, timeout_s: float = SHARE_TIMEOUT_S
     ) -> None:
-        """Wait until these members have handed out so many more records than now."""
+        """Wait until these members have handed out so many more records."""
         before = sum(handed(member.history()) for member in members)
 
         def moved() -> bool:
@@ -160,7 +159,7 @@ class Scene:
         eventually(moved, timeout_s=timeout_s, what=f"{records} more records to be handed out", poll_s=0.1)
 
     def finish(self, members: Sequence[AnyMember]) -> Verdict:
-        """End Stable with these members, hand out all that was written, and judge; fails on anything wrong."""
+        """Wait for a Stable group of these members and for all records, then judge; fails on any finding."""
         self.await_shared(members)
         written = self.writer.stop()
 
@@ -188,16 +187,16 @@ class Scene:
             lines.append(f"leaders and replicas in sync: { {n: (p.leader, p.isrs) for n, p in described.items()} }")
         except KafkaException as error:
             lines.append(f"the brokers do not answer: {error}")
-        lines += [f"{member.name}: {member.standing}" for member in self._members if isinstance(member, MemberThread)]
+        lines += [f"{member.name}: {member.state_text}" for member in self._members if isinstance(member, MemberThread)]
         return "\n".join(lines)
 
     def histories(self) -> list[History]:
-        """The histories of all members that ever were."""
+        """The histories of all members, also former ones."""
         return [member.history() for member in self._members]
 
 
 def _planned(assignment: bytes) -> list[int]:
-    # A member that the leader gave nothing may have no bytes at all.
+    # A member without partitions may have an empty assignment.
     topics = decode_assignment(assignment).assigned_partitions if assignment else ()
     return sorted(part for topic in topics for part in topic.partitions)
 

@@ -1,4 +1,4 @@
-"""Batches in a broker's log file, to be damaged as disks, networks and faulty programs damage them.
+"""Damage to batches in a broker's log file, as disks, networks and faulty programs cause it.
 
 The format of a batch (magic 2): base offset, length, leader epoch, magic, CRC-32C of all that follows, attributes
 (codec in the lowest three bits), last offset delta, ….
@@ -19,7 +19,7 @@ Damage = Callable[[bytearray], None]
 
 
 def damage(broker: KafkaBroker, topic: str, partition: int, offset: int, change: Damage) -> Callable[[], None]:
-    """Change the batch that begins at `offset` in place; returns what puts it back."""
+    """Change the batch that begins at `offset` in place; returns a function that restores it."""
     path = next(broker.directory.rglob(f"{topic}-{partition}/{0:020}.log"))
     log = path.read_bytes()
     place = _place(log, offset)
@@ -76,12 +76,12 @@ def negative_length(batch: bytearray) -> None:
 
 
 def excessive_length(batch: bytearray) -> None:
-    """Have the batch reach beyond its file: to the broker the file ends in front of it."""
+    """Let the batch's length exceed its file: for the broker the file then ends before it."""
     struct.pack_into(">i", batch, 8, 1 << 20)
 
 
 def sign(batch: bytearray) -> None:
-    """Give a changed batch its right CRC."""
+    """Give a changed batch the correct CRC."""
     struct.pack_into(">I", batch, CRC, crc32c(batch[ATTRIBUTES:]))
 
 

@@ -1,7 +1,7 @@
 """Spark as the image has it, in a virtual environment of the cache: the pinned packages.
 
-It is made once for each content of the pins. Nothing of it is in the environment that runs the tests. An archive of the
-classes that a driver loads halves its start (class data sharing, JEP 350).
+It is made once per content of the pins. Nothing of it is in the environment that runs the tests. An archive of the
+classes that a driver loads halves its start time (class data sharing, JEP 350).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def ensure_spark() -> Path:
 
 
 def submit_arguments(scratch: Path, jvm_options: Sequence[str], *more: str) -> dict[str, str]:
-    """The environment with the arguments of spark-submit for a local session: memory, no interface, a quick JVM."""
+    """The environment with the arguments of spark-submit for a local session: memory, no web interface, a quick JVM."""
     settings = {"ui.enabled": "false", "driver.host": "127.0.0.1", "local.dir": str(scratch), "log.level": "WARN"}
     words = ["--driver-memory", "600m", *(f"--conf spark.{key}={value}" for key, value in settings.items()), *more]
-    # Short runs: a JVM that compiles less starts in half the time. The first JVM only composes the driver's command.
+    # Short runs: a JVM that compiles less starts in half the time. The first JVM only builds the driver's command.
     words += [f"--driver-java-options '{' '.join([*QUICK_JVM, *jvm_options])}'", "pyspark-shell"]
     return {"PYSPARK_SUBMIT_ARGS": " ".join(words), "SPARK_LAUNCHER_OPTS": " ".join(QUICK_JVM)}
 

@@ -1,7 +1,7 @@
-"""The best possible sticky plan, found by means that have nothing in common with the product's.
+"""The best possible sticky plan, by algorithms that are independent of the product's.
 
-`cheapest_flow` sends partition by partition along shortest augmenting paths; `cheapest_by_trying` goes through all
-plans. Both answer with the best (sorted counts, partitions far from their member, partitions moved).
+`cheapest_flow` places each partition along a shortest augmenting path; `cheapest_by_trying` tries all plans. Both
+return the best (sorted counts, partitions far from their member, partitions moved).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Suites: one pytest run each or the linters, their outcomes, and the repetition of a failed test by itself.
+"""Suites: one pytest run each or the linters, their outcomes, and the repetition of a failed test on its own.
 
-A test on real parts shares the machine with brokers, clusters and other tests. One that fails there is repeated alone,
-so not before the other suites of its stage are over. If it passes then, the run is green and reports the test as
-flaky: the next thing to fix.
+A test on real parts shares the machine with brokers, clusters and other tests. If it fails, it is repeated alone, after
+the other suites of its stage. If it then passes, the run is green and reports the test as flaky: the next thing to fix.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tests.support.together import ALONE
 
 ROOT = Path(__file__).resolve().parents[2]
 REPEATED_MAX = 8
-"""The most failed tests of one suite that are repeated. More are no noise, and repeating them takes long."""
+"""The most failed tests of one suite that are repeated. More are not noise, and repeating them takes long."""
 CHECKS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
@@ -48,8 +47,8 @@ class Need(StrEnum):
 class Suite:
     """One pytest run: its name, its folder, and its limit on two cores (quality targets, in seconds).
 
-    `need`: what must be built before it begins, if anything. `real`: it runs on brokers, servers or clusters, and so
-    its failed tests are repeated. Without a folder it is the linters' run.
+    `need`: programs to build before it starts. `real`: it runs on brokers, servers or clusters, so its failed tests are
+    repeated. Without a folder it is the linters' run.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Suite:
 class Outcome:
     """The result of one suite's run. `failed`, `flaky` and `skipped` pair a test's name with its reason.
 
-    `duration` is that of its first run, for the plan of later ones; None if it has no report.
+    `duration` is that of the first run, to plan later ones; None without a report.
     """
 
     name: str
@@ -120,7 +119,7 @@ def _run_lint(name: str, output: IO[bytes] | None) -> Outcome:
 def repeat_failed(suite: Suite, extra: Sequence[str], scratch: Path, outcome: Outcome) -> None:
     """Run a suite's failed tests once more if they are on real parts; those that pass move from `failed` to `flaky`.
 
-    For when nothing else runs. A test that the repetition does not mention, because it crashed or could not be
+    Call it while nothing else runs. A test that the repetition does not report, because it crashed or could not be
     collected, stays failed.
     """
     if not suite.real or outcome.exit_code != 1 or not 0 < len(outcome.failed) <= REPEATED_MAX:
@@ -146,7 +145,7 @@ def _run_pytest(
     cache = scratch / f"{suite.name}-cache"
     report = scratch / f"{suite.name}{'-repeated' if alone else ''}.xml"
     command = [sys.executable, "-m", "pytest", "-q", *SLOW, f"--junit-xml={report}", "-o", f"cache_dir={cache}"]
-    # Hundreds of workers and operators start here, and each would compile all of its modules again.
+    # Hundreds of workers and operators start here; each would compile all of its modules.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {ALONE: "1"} if alone else {}
     code, seconds, processor_seconds = _run([*command, *suite.paths, *extra], output, environment)

@@ -1,16 +1,15 @@
-"""Concurrent tests of one folder, since most of what they do is wait.
+"""Concurrent tests of one folder, because they mostly wait.
 
 A folder's conftest enables it in its `pytest_configure`. The tests marked `together` come before the folder's others,
-the longest by `tests/durations.json` first, and begin with the first of them, a few at a time, while the processors
-have room for more than one; each still fails by itself, and the others run one by one after them.
-Those marked `together("name")` are one after another among themselves, because several of them would be too much for
-the machine at a time.
-A marked test has names of its own, and leaves shared things as they were: running, with everything in them. It may take
-its parameters, `tmp_path`, fixtures of the session, and the suites' own fixtures of single tests, which are created and
-ended where it runs; not pytest's fixtures that change or record what the whole process does.
+the longest by `tests/durations.json` first. They start with the first of them, a few at a time, while the processors
+have capacity; each still fails on its own. The folder's other tests run one by one after them. Tests marked
+`together("name")` run one after another among themselves, because several of them would overload the machine.
+A marked test uses names of its own, and leaves shared things running and complete. It may use its parameters,
+`tmp_path`, session fixtures, and the suites' own fixtures of single tests, which are created and ended where it runs;
+but not pytest's fixtures that change or record the state of the whole process.
 
-Fixtures of the session are made one by one, before the tests that need them begin. What takes long to make is `Later`,
-and so the first test that needs it makes it, beside the others.
+Session fixtures are created one by one, before the tests that need them start. A slow one is `Later`: the first test
+that needs it creates it, next to the others.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ __all__ = ["ALONE", "Later", "play_together"]
 T = TypeVar("T")
 
 ALONE = "FLEET_TESTS_ALONE"
-"""An environment variable that makes marked tests run one by one too. `support.suites` sets it to repeat a failed test
+"""An environment variable with which marked tests run one by one too. `support.suites` sets it to repeat a failed test
 alone."""
 TURN_S = 0.5
-"""Seconds between two questions for room."""
+"""Seconds between two checks for capacity."""
 
 
 def play_together(config: pytest.Config, folder: Path, at_once: int, room: Callable[[], bool] = has_room) -> None:
@@ -49,9 +48,9 @@ def play_together(config: pytest.Config, folder: Path, at_once: int, room: Calla
 
 
 class Later(Generic[T]):
-    """Something that tests share, made by the first of them that asks; the others wait meanwhile.
+    """A shared resource, created by the first test that asks for it; the others wait meanwhile.
 
-    If it cannot be made, each that asks tries again and fails by itself.
+    If that fails, each test that asks tries again and fails on its own.
     """
 
     def __init__(self, made: Callable[[], AbstractContextManager[T]]) -> None:
@@ -74,7 +73,7 @@ class Later(Generic[T]):
 
 
 class _Turnstile:
-    """Lets one test in at any time, and more while the processors have room; a context manager for each test."""
+    """Admits one test at any time, and more while the processors have capacity; a context manager for each test."""
 
     def __init__(self, room: Callable[[], bool]) -> None:
         self._room = room
@@ -100,7 +99,7 @@ class _Together:
     def __init__(self, folder: Path, at_once: int | None, room: Callable[[], bool]) -> None:
         self._folder = folder
         self._at_once = at_once
-        # By the lane's name; the lane without a name is the one of those that run at once.
+        # By lane name; the lane without a name has the tests that run concurrently.
         self._pools: dict[str, ThreadPoolExecutor] = {}
         # The future of each run by the test's id; its result is the duration in seconds.
         self._plays: dict[str, Future[float]] = {}
@@ -113,7 +112,7 @@ class _Together:
         for place, item in zip(places, mine, strict=True):
             items[place] = item
             if isinstance(item, pytest.Function) and self._marked(item):
-                # Else pytest would make the others too, when it is the test's turn to be waited for.
+                # Otherwise pytest would create the others too when it comes to this test.
                 item.fixturenames = [name for name in item.fixturenames if _is_shared(item, name)]
 
     @pytest.hookimpl(tryfirst=True)
@@ -132,7 +131,7 @@ class _Together:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Report a test's own time, not how long its end was waited for."""
+        """Report a test's own duration, not the wait for its end."""
         report = yield
         play = self._plays.get(item.nodeid)
         if call.when == "call" and play is not None and play.done() and play.exception() is None:
@@ -140,7 +139,7 @@ class _Together:
         return report
 
     def pytest_sessionfinish(self) -> None:
-        """After a run that was stopped early nothing more begins."""
+        """Start nothing more after a run that was stopped early."""
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
@@ -153,7 +152,7 @@ class _Together:
         try:
             return self._pools[lane].submit(_Play(item).run, self._turnstile)
         except Exception as error:
-            # A test's error is raised at its turn.
+            # A test's error is raised when pytest comes to it.
             failed: Future[float] = Future()
             failed.set_exception(error)
             return failed
@@ -173,7 +172,7 @@ class _Play:
         self._item = item
         self._given: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
         for name in (name for marker in item.iter_markers("usefixtures") for name in marker.args):
-            # At the test's turn pytest would make it too, but the run begins before.
+            # pytest would create it later, but the run starts before.
             assert _is_shared(item, name), f"{item.nodeid} runs concurrently, and cannot use {name}"
             item._request.getfixturevalue(name)
         self._share(item.obj)
@@ -194,7 +193,7 @@ class _Play:
                 self._share(fixture.func)
 
     def run(self, turnstile: _Turnstile) -> float:
-        """Run the test once it is let in; returns its duration in seconds."""
+        """Run the test once it is admitted; returns its duration in seconds."""
         with turnstile, ExitStack() as ends:
             started = time.monotonic()
             self._item.obj(**self._taken(self._item.obj, ends))
@@ -207,7 +206,7 @@ class _Play:
                 make = _definition(self._item, name).func
                 made = make(**self._taken(make, ends))
                 if inspect.isgenerator(made):
-                    # As pytest does it: what comes after the yield runs also when the test has failed.
+                    # Like pytest: the code after the yield also runs if the test has failed.
                     ends.callback(next, made, None)
                     made = next(made)
                 self._given[name] = made
@@ -221,7 +220,7 @@ def _definition(item: pytest.Function, name: str) -> pytest.FixtureDef[Any]:
 
 
 def _is_skipped(item: pytest.Function) -> bool:
-    """True if pytest will skip the test at its turn, so that it must not begin before."""
+    """True if pytest will skip the test, so that it must not start earlier."""
     return any(condition is True for marker in item.iter_markers("skipif") for condition in marker.args)
 
 

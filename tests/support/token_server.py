@@ -38,7 +38,7 @@ def answer(token: str, expires_in: float | None = 3600) -> Answer:
 class TokenServer:
     """Listens while its context is open; ``respond`` may be replaced at any time, and may block.
 
-    It knows one client, and answers others as RFC 6749 says.
+    It knows one client, and answers others as RFC 6749 specifies.
     """
 
     def __init__(self, respond: Callable[[Asked], Answer], tls: ssl.SSLContext | None = None) -> None:
@@ -51,7 +51,7 @@ class TokenServer:
                 outer._serve(self)
 
             def log_message(self, *args: object) -> None:
-                """Tests look at `asked`."""
+                """Nothing is logged: tests read `asked`."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""Waiting on conditions: the only way that tests let time pass."""
+"""Waits for conditions: the only way in which tests let time pass."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 POLL_SECONDS_MAX = 0.5
 TIMEOUT_S = 240.0
-"""Default deadline. Far beyond any wait on an idle machine, so that a busy one fails no test."""
+"""Default deadline: far above any wait on an idle machine, so that a busy machine fails no test."""
 
 
 def eventually(probe: Callable[[], T], *, what: str, timeout_s: float = TIMEOUT_S, poll_s: float | None = None) -> T:
     """Return `probe()`'s first truthy answer; fail after `timeout_s`, naming `what` was awaited and last seen.
 
     An AssertionError or OSError inside the probe counts as "not yet" and is shown as the last thing seen. Without
-    `poll_s` the probes get rarer the longer the wait: what asks a server 20 times a second is most of its load.
+    `poll_s` the probes become rarer with time: 20 requests a second would be most of a server's load.
     """
     pause = threading.Event()
     began = time.monotonic()
@@ -59,5 +59,5 @@ async def eventually_async(
 
 
 def pause_after(waited: float) -> float:
-    """Seconds until the next probe: a tenth of the time waited, so that no wait is much longer than it need be."""
+    """Seconds until the next probe: a tenth of the time waited, so a wait is about a tenth too long at most."""
     return min(max(POLL_SECONDS, waited / 10), POLL_SECONDS_MAX)

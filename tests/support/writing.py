@@ -1,4 +1,4 @@
-"""Producers of tests: one whose `flush` proves that the brokers have the records, and one that writes all the time."""
+"""Producers for tests: one whose `flush` proves that the brokers have the records, and one that writes all the time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUE = b"x" * 64
 class SureProducer(Producer):
     """A producer whose `flush` fails if brokers refused a record, or librdkafka gave one up.
 
-    librdkafka's own `flush` counts such a record as done, and the test would look for it in vain.
+    librdkafka's own `flush` counts such a record as done, and the test would wait for it in vain.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class SureProducer(Producer):
         super().produce(topic, *arguments, **{"on_delivery": self._delivered, **options})
 
     def flush(self, timeout: float = -1) -> int:
-        """The number of records without an answer; raises AssertionError if there is a refused one."""
+        """The number of unacknowledged records; raises AssertionError if one was refused."""
         left = int(super().flush(timeout))
         assert not self._refused, self._refused[:5]
         return left
@@ -43,13 +43,13 @@ class SureProducer(Producer):
 class Writer:
     """Writes `per_second` records to the partitions in turn, on a thread, until `stop`; a context manager.
 
-    Idempotent and patient: its records lie in each partition without gaps from offset 0, if nobody else writes. One
-    request at a time: with several, librdkafka takes a refused batch for written if the broker knows nothing of the
-    producer yet and has accepted the batch behind it.
+    It is idempotent and never gives up: its records are in each partition without gaps from offset 0, if nobody else
+    writes. It sends one request at a time: with several, librdkafka takes a refused batch for written if the broker
+    does not know the producer yet and has accepted the next batch.
     """
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, per_second: int = 200) -> None:
-        # Patience longer than any fault: for a record that was given up it would be unknown whether it was written.
+        # Longer than any fault: a record that was given up may or may not have been written.
         patient = {"delivery.timeout.ms": 300_000, "request.timeout.ms": 5_000, "reconnect.backoff.max.ms": 500}
         sure = {"enable.idempotence": True, "max.in.flight.requests.per.connection": 1}
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0, **sure, **patient})
@@ -102,7 +102,7 @@ class Writer:
                         self._topic, VALUE, partition=self.sent % self._partitions, on_delivery=self._delivered
                     )
                 except BufferError:
-                    break  # the brokers are away; what is queued is waiting for them
+                    break  # the brokers are down; queued records wait for them
                 self.sent += 1
             self._producer.poll(0)
 
@@ -114,7 +114,7 @@ class Writer:
         self._acknowledged[partition] += 1
         offset = message.offset()
         if offset is None:
-            # Sent again, as the broker's answer was late: it says that it has the record, and not where.
+            # Sent again after a late response: the broker reports that it has the record, but not the offset.
             self._unconfirmed[partition] += 1
         else:
             self._highest[partition] = max(offset, self._highest.get(partition, -1))

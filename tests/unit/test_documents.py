@@ -30,9 +30,9 @@ MANUALS = {
     name: text for name, text in PAGES.items() if name in ("README.md", CONTRIBUTING) or name.startswith("docs/")
 }
 FENCED = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SOURCES = ("consumer_image", "operator", "crds")
+SOURCES = ("consumer_image", "operator", "crds", "charts/consumer-fleet/alerts")
 PACKAGES = ("consumer_image/fleet_consumer", "operator/fleet_operator")
-"""The folders that paths in documents may begin below, besides the root."""
+"""The folders that paths in documents may begin below, in addition to the root."""
 OF_THE_READER = {"shop/orders.py"}
 """Files of the application in docs/own-image.md."""
 JAVA = {"LogAppendTime", "ConsumerPartitionAssignor", "AlterConfigs", "DescribeConfigs"}
@@ -42,7 +42,7 @@ LIBRARY: Mapping[str, type] = {"consumer": Consumer, "record": Record, "records"
 
 
 def quoted(text: str) -> set[str]:
-    """Texts in backticks, outside of code blocks."""
+    """Names in backticks, outside of code blocks."""
     return set(re.findall(r"`([^`\n]+)`", FENCED.sub("", text)))
 
 
@@ -131,9 +131,9 @@ def test_make_targets_are_in_the_makefile() -> None:
     assert named <= targets
 
 
-def test_readme_names_the_two_commands_that_set_everything_up() -> None:
+def test_demo_page_names_the_two_commands_that_set_everything_up() -> None:
     """Both depend on the target that makes the virtual environment, and a reader is told of nothing to do before."""
-    section = re.split(r"^## ", PAGES["README.md"], flags=re.MULTILINE)[1:]
+    section = re.split(r"^## ", PAGES["docs/demo.md"], flags=re.MULTILINE)[1:]
     (text,) = [part for part in section if part.startswith("Two commands\n")]
     assert "Each does all of its own set-up on a fresh machine" in text
     block = re.findall(r"```\n(.*?)```", text, flags=re.DOTALL)[0]
@@ -213,8 +213,8 @@ def test_fields_exist() -> None:
                 assert any(has(spec, whole) for spec in specs), f"{page}: {name}"
 
 
-def test_readme_shows_the_demos_output() -> None:
-    lines = re.findall(r"^demo[:,].*$", PAGES["README.md"], re.MULTILINE)
+def test_demo_page_shows_the_demos_output() -> None:
+    lines = re.findall(r"^demo[:,].*$", PAGES["docs/demo.md"], re.MULTILINE)
     awaited = (ROOT / "e2e" / "test_demo.py").read_text()
     assert len(lines) == 4
     assert all(line.partition(": ")[2] in awaited for line in lines[:2])

@@ -11,7 +11,7 @@ from tests.support.inputs import files_behind
 from tests.support.recorded import ROOT, WORKERS, Recorded, digest
 
 PACKAGE = ROOT / "operator" / "fleet_operator"
-CONNECTION = {PACKAGE / "__init__.py", PACKAGE / "observe" / "__init__.py", PACKAGE / "observe" / "interests.py"}
+CONNECTION = {PACKAGE / "__init__.py", PACKAGE / "observe" / "__init__.py", PACKAGE / "observe" / "subscriptions.py"}
 """Modules of the operator that a test of secured connections needs."""
 
 
@@ -41,7 +41,9 @@ def test_modules_that_run_as_processes_and_files_of_helpers_that_are_not_python_
 @pytest.mark.parametrize("suite", WORKERS, ids=[each.suite for each in WORKERS])
 def test_suites_of_the_worker_depend_on_its_image_and_on_their_own_files(suite: Recorded) -> None:
     inputs = set(suite.inputs)
-    assert {ROOT / "consumer_image", ROOT / "requirements", ROOT / "pyproject.toml"} <= inputs
+    locks = {ROOT / "requirements" / f"{name}.txt" for name in ("consumer", "spark", "dev")}
+    assert {ROOT / "consumer_image", *locks} <= inputs
+    assert "confluent-kafka" in suite.packaging
     assert set((ROOT / "tests" / suite.suite).glob("*.py")) <= inputs
 
 
@@ -53,7 +55,7 @@ def test_suites_with_brokers_do_not_depend_on_the_operator(suite: str) -> None:
 
 
 def test_bytecode_is_no_input() -> None:
-    """It is there after the first run only, and would make every pass look old."""
+    """It is there after the first run only, and would make every pass seem old."""
     assert Path(waiting.__file__).with_name("__pycache__").is_dir()
     assert not [each for suite in WORKERS for each in suite.inputs if "__pycache__" in each.parts]
 

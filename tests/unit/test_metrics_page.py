@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.member import retry_document
 from fleet_consumer.worker.metrics import GroupLabels, metrics_page
-from fleet_operator.api.v1alpha1 import ConsumerGroupSpec
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroupSpec
 from fleet_operator.planning import labels
 from fleet_operator.reconcilers.consumergroup.offset_changes import show_group
 from fleet_operator.runtime.metrics import CLUSTER_LABELS, GROUP_GAUGES, GROUP_LABELS, GROUP_PREFIX, PREFIX, Metrics
@@ -35,9 +35,9 @@ def worker_page() -> str:
     lived = Lived()
     lived.state.breaker = lambda: BreakerSnapshot("Closed", 0.0, 0.0)
     lived.state.retry = lambda: retry_document("main", None, {}, lived.bench.stats)
-    lived.bench.stats.hopped("5s")
+    lived.bench.stats.retry_publishes["5s"] += 1
     render = metrics_page(lived.state, LABELS._replace(role="main"), lived.bench.clock)
-    render()  # ends of partitions are only asked for while somebody looks
+    render()  # ends of partitions are only asked for while somebody scrapes
     lived.bench.steps(12)
     return render().decode()
 
@@ -104,7 +104,7 @@ def test_alerts_use_metrics_that_exist_by_their_kind(page: str) -> None:
         for name in names:
             assert name in known, f"{alert}: {name}"
             if known[name].kind == "counter":
-                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{alert}: {name} starts anew"
+                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{alert}: {name} starts again"
             assert grouped - {"le"} <= known[name].labels, f"{alert}: {name} has no labels {grouped}"
         assert expression.count("(") == expression.count(")"), alert
         assert not re.search(r"\b(delta|deriv|idelta)\(", expression), f"{alert}: retention makes a topic smaller"
@@ -116,7 +116,7 @@ def test_alerts_on_what_may_be_absent_have_a_companion() -> None:
     assert "unless" in found["WorkersAreNotScraped"]
     assert found["OperatorIsAway"].startswith("absent(")
     for expression in (found["KafkaClusterWasNeverSeen"], rules(RETRIES)["NobodyLooks"]):
-        # The time of the last look begins anew with the operator, and an outage may outlast it.
+        # The time of the last poll begins again with the operator, and an outage may outlast it.
         assert "observation_failures_total" in expression
         assert re.search(r"unless on \(cluster_namespace, cluster_name\) \w+last_observation_timestamp", expression)
 

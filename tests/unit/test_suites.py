@@ -20,7 +20,7 @@ from tests.run import (
     verdict,
 )
 from tests.support.durations import PROCESSOR_SECONDS, Duration, durations, seconds_of_test, write_durations
-from tests.support.recorded import RECORDED, Recorded, digest
+from tests.support.recorded import RECORDED, ROOT, Recorded, digest, worker_packaging
 from tests.support.room import has_room
 from tests.support.suites import REPEATED_MAX, Need, Outcome, Suite, repeat_failed, run_suite
 from tests.support.waiting import eventually
@@ -271,14 +271,14 @@ def test_suite_begins_when_what_it_needs_is_built_or_nothing_more_will_be(
         eventually(lambda: builds.has(Need.API_SERVER), what="the first part to be built")
         assert not builds.has(Need.CLUSTER)
         builds.close()
-        assert builds.has(Need.CLUSTER), "its suite fails by itself"
+        assert builds.has(Need.CLUSTER), "its suite fails on its own"
         (outcome,) = builds.wait()
         assert outcome.failed, "an interrupted build"
 
 
 def test_durations_are_recorded_from_the_report_and_kept_for_suites_that_did_not_run(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
-        "import pytest\n@pytest.fixture(scope='session', autouse=True)\ndef beside(record_testsuite_property):\n"
+        "import pytest\n@pytest.fixture(scope='session', autouse=True)\ndef nearby(record_testsuite_property):\n"
         f"    yield\n    record_testsuite_property({PROCESSOR_SECONDS!r}, 40.4)\n"
     )
     outcome = run(suite_of(tmp_path, "def test_quick():\n    pass\n"), tmp_path)
@@ -337,6 +337,22 @@ def test_recorded_suites_and_their_inputs_exist() -> None:
     for each in RECORDED:
         assert each.suite in {suite.name for suite in SUITES}
         assert all(place.exists() for place in each.inputs)
+
+
+def test_worker_suites_depend_on_the_packaging_of_the_worker_and_not_of_others() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    before = worker_packaging(text)
+    assert worker_packaging(text.replace('"kopf>=', '"kopf>')) == before
+    assert worker_packaging(text.replace("line-length = 120", "line-length = 100")) == before
+    for old in (
+        '"confluent-kafka>=',
+        'laptop = ["consumer-fleet[consumer]", "PyYAML>',
+        'requires-python = ">=',
+        'filterwarnings = ["error',
+        ".worker.cli:main",
+    ):
+        assert old in text
+        assert worker_packaging(text.replace(old, f"{old[:-1]} {old[-1]}")) != before, old
 
 
 def test_digest_changes_with_names_and_contents_of_what_matters(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""kopf as the operator uses it: on a thread of its own, beside an API server that the tests play."""
+"""kopf as the operator uses it: on a thread of its own, with an API server that the tests play."""
 
 from __future__ import annotations
 

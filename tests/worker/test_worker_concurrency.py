@@ -34,11 +34,11 @@ def handle(record):
         busy += 1
         most = max(most, busy)
         Path(__file__).with_name("most").write_text(str(most))
-    wish = json.loads(record.value)
-    pause(wish["seconds"])
+    asked = json.loads(record.value)
+    pause(asked["seconds"])
     with lock:
         busy -= 1
-    return Produce(OUTPUT, json.dumps(wish), key=f"{record.partition}-{record.offset}", headers=[("key", record.key)])
+    return Produce(OUTPUT, json.dumps(asked), key=f"{record.partition}-{record.offset}", headers=[("key", record.key)])
 """
 
 ASYNCHRONOUS = """
@@ -58,15 +58,15 @@ async def teardown(context):
 
 async def handle(record):
     assert asyncio.get_running_loop() is opened
-    wish = record.value
-    if wish["do"] == "hang":
+    asked = record.value
+    if asked["do"] == "hang":
         await asyncio.sleep(3600)
-    if wish["do"] == "fatal":
+    if asked["do"] == "fatal":
         raise Fatal("asked to end")
-    if wish["do"] == "skip":
+    if asked["do"] == "skip":
         raise Skip("asked to skip")
-    await asyncio.sleep(wish.get("seconds", 0))
-    return Produce(OUTPUT, json.dumps(wish), key=f"{record.partition}-{record.offset}")
+    await asyncio.sleep(asked.get("seconds", 0))
+    return Produce(OUTPUT, json.dumps(asked), key=f"{record.partition}-{record.offset}")
 """
 
 BATCH = """
@@ -83,14 +83,14 @@ def handle_batch(records):
     return [one(record) for record in records]
 
 def one(record):
-    wish = record.value["do"]
-    if wish == "raise":
+    asked = record.value["do"]
+    if asked == "raise":
         raise ValueError("this record spoils its batch")
-    if wish == "fatal":
+    if asked == "fatal":
         return Fatal("asked to end")
-    if wish == "skip":
+    if asked == "skip":
         return Skip("asked to skip")
-    if wish == "later":
+    if asked == "later":
         return RetryAfter(30)
     return Produce(OUTPUT, "x", key=f"{record.partition}-{record.offset}")
 """
@@ -281,6 +281,6 @@ def test_stop_does_not_wait_for_a_hung_thread_and_commits_finished_records(kafka
         eventually(lambda: len(fleet.origins_done()) == 11, what="all the others to be done")
         assert worker.terminate(60) == 75
         last = [line for line in worker.lines() if line["level"] == "critical"][-1]
-        assert (last["message"], last["offset"]) == ("the handler did not end within the drain time", 1)
+        assert (last["message"], last["offset"]) == ("the handler did not return within the drain timeout", 1)
     committed = kafka.committed(fleet.name, fleet.source)
     assert (committed[1], committed[2]) == (1, 5)

@@ -1,4 +1,4 @@
-"""A handler behind HTTP beside a worker on a real broker; the handler is an HTTP server in another process."""
+"""A handler behind HTTP next to a worker on a real broker; the handler is an HTTP server in another process."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def text(value):
     return base64.b64encode(value.encode()).decode()
 
 def judged(value, partition, offset):
-    wish = json.loads(value)["do"]
-    if wish == "ok":
+    asked = json.loads(value)["do"]
+    if asked == "ok":
         return {"status": 200, "outputs": [{"topic": OUTPUT, "key": text(f"{partition}-{offset}"), "value": text("x")}]}
-    return {"status": {"reject": 422, "fail": 500, "busy": 503}[wish], "error": f"asked to {wish}", "retryAfter": 7}
+    return {"status": {"reject": 422, "fail": 500, "busy": 503}[asked], "error": f"asked to {asked}", "retryAfter": 7}
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

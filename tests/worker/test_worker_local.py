@@ -110,8 +110,8 @@ def test_invalid_usage_is_reported_in_one_line_before_anything_starts(kafka: Kaf
     assert "local-gone" not in kafka.topics()
 
 
-def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
-    """Word for word, except the broker's address: without retries, with delays, with the policy of the example."""
+def test_local_runs_of_the_laptop_page(kafka: Kafka, tmp_path: Path) -> None:
+    """Word for word, except the broker's address: without retries, with delays, with the policy of the README."""
     text = (ROOT / "README.md").read_text()
     example = re.search(r"## A fleet in thirty lines\n\n```yaml\n(.*?)```", text, re.DOTALL)
     assert example, "the README has lost its example"
@@ -119,7 +119,8 @@ def test_local_runs_of_the_readme(kafka: Kafka, tmp_path: Path) -> None:
     assert source, "the README has lost its handler"
     (tmp_path / "fleet.yaml").write_text(example[1])
     (tmp_path / "handler.py").write_text(textwrap.dedent(source[1]))
-    commands = re.findall(r"^fleet-consumer run --local .*$", text, re.MULTILINE)
+    page = (ROOT / "docs/laptop.md").read_text()
+    commands = re.findall(r"^fleet-consumer run --local .*$", page, re.MULTILINE)
     group = f"local.{getpass.getuser()}.handler"
     kafka.create("orders", "orders-done", partitions=1)
     delays: list[set[str]] = [set(), {"5s", "30s"}, {"5m", "30m", "1h"}]

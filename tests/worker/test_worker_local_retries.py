@@ -33,10 +33,10 @@ def teardown(context):
     Path(f"down-{os.getpid()}").touch()
 
 def handle(record):
-    wish, times, *_ = record.value.decode().split()
+    asked, times, *_ = record.value.decode().split()
     if record.attempt < int(times):
         raise ConnectionError(f"asked to fail at {record.attempt}")
-    if wish == "exit":
+    if asked == "exit":
         os._exit(7)
     return Produce("OUT", f"{record.value.decode()} at {record.attempt}", key=f"{record.partition}-{record.offset}")
 '''
@@ -56,7 +56,7 @@ class LocalRun:
         return [*words.split(), "--bootstrap", self.kafka.bootstrap, *more]
 
     def send(self, *wishes: str) -> None:
-        self.kafka.produce(self.name, [wish.encode() for wish in wishes])
+        self.kafka.produce(self.name, [asked.encode() for asked in wishes])
 
     def outputs(self) -> list[str]:
         return sorted((each.value or b"").decode() for each in self.kafka.read(self.done))
@@ -117,11 +117,15 @@ def test_record_is_tried_again_until_it_succeeds_or_has_no_attempt_left(kafka: K
     assert (sums["done"] >= 2, sums["failed"] >= 1, sums["dropped"], sums["retried"] >= 4) == (True, True, 0, True)
     failed, *copies = kafka.read(local_run.failed)
     assert {each.value for each in (failed, *copies)} == {b"fail 9"}
-    story = {name: (failed.headers[name] or b"").decode() for name in failed.headers}
-    assert story["trace"] == "t-3"
-    assert (story["kr-attempt"], story["kr-reason"], story["kr-origin-topic"]) == ("2", "exhausted", "local-retries")
-    assert story["kr-error-message"] == "asked to fail at 2"
-    assert story["kr-policy"].startswith("local@")
+    history = {name: (failed.headers[name] or b"").decode() for name in failed.headers}
+    assert history["trace"] == "t-3"
+    assert (history["kr-attempt"], history["kr-reason"], history["kr-origin-topic"]) == (
+        "2",
+        "exhausted",
+        "local-retries",
+    )
+    assert history["kr-error-message"] == "asked to fail at 2"
+    assert history["kr-policy"].startswith("local@")
 
 
 def test_local_topics_equal_the_operators_also_existing_ones(kafka: Kafka, tmp_path: Path) -> None:
@@ -231,5 +235,6 @@ def test_invalid_policy_is_reported_before_anything_starts(kafka: Kafka, tmp_pat
     (tmp_path / "policy.yaml").write_text("sequence: [5s]\n")
     with running(tmp_path, *local_run.arguments("--retry-policy", "policy.yaml")) as process:
         assert process.wait(120) == 20
-    assert "SettingsInvalid: --retry-policy policy.yaml: holds a document that is no Kubernetes" in local_run.logged()
+    refused = "SettingsInvalid: --retry-policy policy.yaml: holds a document that is not a Kubernetes"
+    assert refused in local_run.logged()
     assert not [topic for topic in kafka.topics() if topic.startswith(f"_fleet.{local_run.name}.")]

@@ -280,25 +280,25 @@ pause = threading.Event().wait
 
 
 def handle(record):
-    wish = json.loads(record.value)
-    if wish["do"] == "ok":
+    asked = json.loads(record.value)
+    if asked["do"] == "ok":
         return Produce(OUTPUT, record.value)
     ready, notify = os.pipe()
     child = os.fork()
     if child == 0:
         os.write(notify, b"x")
-        if wish["do"] == "exit":
+        if asked["do"] == "exit":
             sys.exit(3)
-        if wish["do"] == "raise":
+        if asked["do"] == "raise":
             raise ValueError("in the child")
-        if wish["do"] == "wait":
+        if asked["do"] == "wait":
             pause(3600)
-        return None if wish["do"] == "nothing" else Produce(OUTPUT, b'{"n": "child"}')
+        return None if asked["do"] == "nothing" else Produce(OUTPUT, b'{"n": "child"}')
     os.read(ready, 1)
-    if wish["do"] == "wait":
+    if asked["do"] == "wait":
         os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
-    return Produce(OUTPUT, json.dumps({**wish, "code": os.waitstatus_to_exitcode(status)}))
+    return Produce(OUTPUT, json.dumps({**asked, "code": os.waitstatus_to_exitcode(status)}))
 
 
 def handle_batch(records):
@@ -323,14 +323,14 @@ def test_forked_children_of_a_handler_end_with_their_own_exit_code_and_are_no_se
 ) -> None:
     fleet = Fleet(kafka, tmp_path, f"forks-{form}")
     (tmp_path / "handler.py").write_text(FORKS.replace("OUTPUT", repr(fleet.output)))
-    wishes = [wish for do in CODES for wish in ({"do": do, "n": do}, {"do": "ok", "n": f"after {do}"})]
+    wishes = [asked for do in CODES for asked in ({"do": do, "n": do}, {"do": "ok", "n": f"after {do}"})]
     fleet.send(*wishes, partition=0)
     changes = {"handler__decode": {"key": "Bytes", "value": "Bytes"}, **FORK_FORMS[form]}
     with fleet.worker(**changes) as worker:
         fleet.wait_committed()
         assert worker.terminate() == 0
     outputs = [json.loads(each.value or b"") for each in kafka.read(fleet.output)]
-    assert sorted(each["n"] for each in outputs) == sorted(wish["n"] for wish in wishes)
+    assert sorted(each["n"] for each in outputs) == sorted(asked["n"] for asked in wishes)
     assert {each["do"]: each["code"] for each in outputs if "code" in each} == CODES
     assert kafka.read(fleet.failed) == []
 
@@ -356,7 +356,7 @@ def test_sigterm_handler_of_the_application_is_called_and_the_worker_drains(kafk
     with fleet.worker(handler__python__callable="taking:handle", **changes) as worker:
         eventually(lambda: sum(kafka.end_offsets(fleet.output).values()) > 2, what="some to be done")
         assert worker.terminate(60) == 0
-        assert [line["signal"] for line in worker.lines() if "put back" in line["message"]] == ["SIGTERM"]
+        assert [line["signal"] for line in worker.lines() if "it is restored" in line["message"]] == ["SIGTERM"]
     assert flag.exists()
     assert kafka.committed(fleet.name, fleet.source)[0] == len(fleet.origins_done())
     assert kafka.read(fleet.failed) == []

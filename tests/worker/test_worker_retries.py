@@ -76,5 +76,5 @@ def test_record_walks_through_the_sequence_into_the_failed_topic(
     assert [headers[f"kr-origin-{each}"] for each in ("topic", "partition", "offset")] == [fleet.source, "1", "0"]
     assert headers["kr-policy"].startswith("standard@")
     assert headers["kr-error-class"] == "ValueError"
-    assert sample(metrics, "consumer_fleet_worker_hops_total", delay="2s") == 1
+    assert sample(metrics, "consumer_fleet_worker_retry_publishes_total", delay="2s") == 1
     assert (member["retry"]["role"], member["retry"]["policy"]["name"]) == ("retry", "standard")

@@ -139,7 +139,7 @@ def test_untrusted_broker_is_reported_and_exits_21(fleet: Fleet, broker: KafkaBr
     }
     code, result = check(fleet, **changes)
     assert (code, result["reason"]) == (21, "TlsFailed")
-    assert "check that the CA file holds the authority that signed it" in result["message"]
+    assert "check that the CA file contains the CA that signed it" in result["message"]
 
 
 def test_missing_credentials_are_reported_by_path(fleet: Fleet, tmp_path: Path) -> None:

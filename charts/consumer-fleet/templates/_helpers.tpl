@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The release's name; the chart's name is not repeated. */}}
+{{- /* The release's name, without the chart's name if it contains it. */}}
 {{- define "consumer-fleet.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 53 | trimSuffix "-" }}
@@ -63,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end }}
 
-{{- /* Permissions of the operator in namespaces with ConsumerGroups, apart from Secrets. */}}
+{{- /* Permissions of the operator in namespaces with ConsumerGroups, except those on Secrets. */}}
 {{- define "consumer-fleet.rules" -}}
 - apiGroups: [consumerfleet.io]
   resources: [kafkaclusters, consumergroups, retrypolicies, redrives, offsetresets]
@@ -72,12 +72,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   resources: [kafkaclusters/status, consumergroups/status, retrypolicies/status, redrives/status, offsetresets/status]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # For the finalizers of objects with spec.deletion, of their KafkaClusters and of OffsetResets under way, and for a
-  # spec.replicas that is absent; nothing else of them is ever written.
+  # For the finalizers of objects with spec.deletion, of their KafkaClusters and of running OffsetResets, and for an
+  # absent spec.replicas. The operator writes nothing else of them.
   resources: [consumergroups, kafkaclusters, offsetresets]
   verbs: [patch]
 - apiGroups: [consumerfleet.io]
-  # What the operator remembers of each object. Nobody else may write it: it decides which images and templates run.
+  # The operator's stored state of each object. Nobody else may write it: it decides which images and templates run.
   resources: [operatorstates]
   verbs: [get, list, watch, create, update, patch]
 - apiGroups: [consumerfleet.io]
@@ -123,19 +123,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   resources: [backfills/finalizers]
   verbs: [update]
 - apiGroups: [""]
-  # Not used by the operator itself: it may give the drivers of Backfills only what it has.
+  # Not used by the operator itself: it can grant Backfill drivers only permissions that it has.
   resources: [configmaps]
   verbs: [update]
 - apiGroups: [""]
-  # Accounts and rights of the drivers of Backfills. Kubernetes does nothing with the verb use: a driver with it may have
-  # executors of that account, says the policy of their pods.
+  # Accounts and permissions of Backfill drivers. Kubernetes ignores the verb use. The policy for executor pods checks
+  # this permission, and lets the driver run executors with that account.
   resources: [serviceaccounts]
   verbs: [get, create, patch, use]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, create, patch]
 - apiGroups: [rbac.authorization.k8s.io]
-  # To give them the rights to their executors, and no other role.
+  # To grant them the permissions on their executors, and no other role.
   resources: [clusterroles]
   resourceNames: [{{ include "consumer-fleet.sparkDriverRole" . }}]
   verbs: [bind]
@@ -144,7 +144,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
   verbs: [get, list, create, delete]
 {{- end }}
 
-{{- /* The Lease by which installations refuse each other; to create cannot be limited to a name. */}}
+{{- /* Questions of the console to the API server: who has a token, and what this user may read. */}}
+{{- define "consumer-fleet.consoleRules" -}}
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
+{{- end }}
+
+{{- /* The Lease by which installations exclude each other. The verb create cannot be limited to a name. */}}
 {{- define "consumer-fleet.scopeRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]

@@ -1,7 +1,8 @@
-"""Assignors: pure functions from a cluster's partitions and the members' subscriptions to an assignment.
+"""Assignors: pure functions that compute an assignment from a cluster's partitions and the members' subscriptions.
 
-The group's leader runs one of them; custom ones implement `Assignor` and are named as `module:Class`. `load` finds
-both kinds. No I/O and no clock. A slow assignor is fine: it runs beside the heartbeats.
+The group's leader runs an assignor. Custom assignors implement `Assignor` and are named as `module:Class`; `load` finds
+built-in and custom assignors. An assignor has no I/O and no clock. It may be slow, because heartbeats continue while it
+runs.
 """
 
 from fleet_consumer.assignors.interface import (

@@ -1,9 +1,7 @@
-"""The types of assignors. Users implement them, so they may only be extended.
+"""The types of assignors. Users implement these types, so changes may only add to them.
 
-Partitions are grouped by topic, as on the wire: a million of them need no million objects. No decisions here.
+Partitions are grouped by topic, as in the protocol, so that a million partitions do not need a million objects.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 
 class RebalanceProtocol(Enum):
-    """EAGER members revoke everything before a rebalance, COOPERATIVE ones only what moves (KIP-429)."""
+    """EAGER members revoke all partitions before a rebalance, COOPERATIVE members only those that move (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1
@@ -24,10 +22,7 @@ COOPERATIVE = RebalanceProtocol.COOPERATIVE
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The number of partitions of each existing topic, numbered from 0.
-
-    `racks`, if known, lists for each partition of a topic the racks that hold a replica of it.
-    """
+    """The existing topics: their partition counts and, if known, the racks of each partition's replicas, in order."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]] | None = None
@@ -37,9 +32,9 @@ class ClusterView:
 class Subscription:
     """One member's subscription (`ConsumerPartitionAssignor.Subscription`).
 
-    `owned` and `generation` (-1: unknown) are its previous assignment; both are empty for eager members.
-    `user_data` was written by the member's assignor in `subscription_user_data`.
-    `instance_id` is None for dynamic members.
+    `owned` and `generation` (-1: unknown) are the member's previous assignment; `owned` is empty for eager members.
+    `user_data` is the result of `subscription_user_data` of the member's assignor. `instance_id` is None for dynamic
+    members.
     """
 
     topics: Sequence[str]
@@ -52,7 +47,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One member's partition numbers by topic, and bytes that only the assignor understands."""
+    """One member's partition numbers, keyed by topic, and bytes that only the assignor interprets."""
 
     partitions: Mapping[str, Sequence[int]]
     user_data: bytes | None = None
@@ -61,17 +56,18 @@ class Assignment:
 class Assignor(Protocol):
     """The interface of an assignor (Java: `ConsumerPartitionAssignor`).
 
-    One object serves one consumer for its whole life; `on_assignment` may store state, `assign` must not depend on when
-    it is called. Calls come from one thread at a time, `assign` from another thread than the rest.
+    One object serves one consumer for the consumer's whole life. `on_assignment` may store state, but the result of
+    `assign` must not depend on the time of the call. Calls do not overlap, but `assign` runs on another thread than the
+    other methods.
 
-    A user's class needs `name` and `assign`; `loading.complete` adds the rest with Java's defaults. A COOPERATIVE one
-    must not assign a partition that another member still has in `owned`: it leaves the partition out, and the next
-    rebalance assigns it (KIP-429).
+    A user's class needs `name` and `assign`; `loading.complete` adds the rest with Java's defaults. A COOPERATIVE
+    assignor must not assign a partition that another member still has in `owned`. It leaves the partition unassigned,
+    and the next rebalance assigns it (KIP-429).
     """
 
     @property
     def name(self) -> str:
-        """The name under which members agree on the assignor."""
+        """The name by which members agree on the assignor."""
 
     @property
     def version(self) -> int:
@@ -82,22 +78,22 @@ class Assignor(Protocol):
         """The rebalance protocol that the assignor needs."""
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Bytes to carry in this member's subscription."""
+        """Return the user data for this member's subscription, or None."""
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
-        """Plan the assignments by member id; members without partitions are included, empty."""
+        """Return all members' assignments, keyed by member id. Members without partitions get an empty assignment."""
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Notify the assignor that this member received `assignment` in `generation`."""
+        """Receive this member's `assignment` in `generation`."""
 
 
 @runtime_checkable
 class TakesRates(Protocol):
-    """An assignor that deals by load has this method, too. A consumer only looks rates up for one that has it."""
+    """Optional method of an assignor that balances load. Rates are measured only if one of the assignors has it."""
 
     def on_rates(self, rates: Mapping[str, Mapping[int, float]]) -> None:
-        """Notify the assignor of the rates of owned partitions, records per second by topic and number.
+        """Receive the rates of owned partitions in records per second, keyed by topic and partition number.
 
-        Called every ten seconds or so by the thread that polls, at the same time as the other methods: store the
-        mapping, which does not change any more. A partition is missing until it was observed for half a minute.
+        The polling thread calls this about every ten seconds, possibly while another method runs. So only store the
+        mapping; the caller never modifies it later. A partition appears once it has been observed for half a minute.
         """

@@ -1,10 +1,8 @@
-"""Loading and validation of assignors, built in or the user's own.
+"""Loading and validation of built-in and users' assignors.
 
-A user's assignor is validated when it is loaded, with an error that says what is wrong: an error during a rebalance
-would stop every member of the group.
+A user's assignor is validated when it is loaded, because an error during a rebalance would stop every member of the
+group.
 """
-
-from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -24,7 +22,6 @@ BUILT_IN: Mapping[str, Callable[[], Assignor]] = {
     "cooperative-sticky": CooperativeStickyAssignor,
     "cooperative-weighted": CooperativeWeightedAssignor,
 }
-"""The assignors that need no module, by the names under which groups agree on them."""
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "version": 0,
@@ -32,28 +29,27 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "subscription_user_data": lambda topics: None,
     "on_assignment": lambda assignment, generation: None,
 }
-"""Java's, for what a user's assignor leaves out."""
+"""Java's defaults for attributes and methods that a user's assignor omits."""
 _OPTIONAL: Final = ("on_rates",)
-"""Methods without a default: an assignor that lacks one is not asked to do that."""
+"""Methods without a default, which are called only if the assignor has them."""
 
 
 class AssignorUnknown(Exception):
-    """No such assignor: not built in, or its module or class cannot be loaded."""
+    """The name is not that of a built-in assignor, or the named module or class cannot be loaded."""
 
     reason = "AssignorUnknown"
 
 
 class AssignorInvalid(AssignorUnknown):
-    """The object exists, but is not a valid assignor."""
+    """An object is not a valid assignor."""
 
     reason = "AssignorInvalid"
 
 
 def load(name: str) -> Assignor:
-    """Create an assignor: built in (a name of BUILT_IN), or `package.module:Class`, called without arguments.
+    """Create a built-in assignor by name, or a custom one from `package.module:Class`; the class gets no arguments.
 
-    Raises AssignorUnknown if it cannot be found or imported, and AssignorInvalid if it cannot be created or is not
-    valid; the message says what to change.
+    Raises AssignorUnknown if it cannot be found or imported, AssignorInvalid if it cannot be created or is not valid.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
@@ -79,10 +75,8 @@ def load(name: str) -> Assignor:
 
 
 def complete(candidate: object, label: str) -> Assignor:
-    """Validate an object as an assignor, adding defaults for what it omits.
-
-    `name` (text) and `assign` are required. `label` names the object in errors. Raises AssignorInvalid.
-    """
+    """Validate an assignor, and add defaults for missing attributes; only `name` (a string) and `assign` are required.
+    Errors call the assignor `label`. Raises AssignorInvalid."""
     words = ("name", "assign", *_DEFAULTS)
     own = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
     more = {word: value for word in _OPTIONAL if (value := _attribute(candidate, label, word)) is not None}
@@ -91,7 +85,7 @@ def complete(candidate: object, label: str) -> Assignor:
     if missing:
         raise AssignorInvalid(f"{label!r} is not an assignor: it lacks {' and '.join(missing)}")
     if not isinstance(has["name"], str) or not has["name"]:
-        raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}; it must be a non-empty text")
+        raise AssignorInvalid(f"assignor {label!r}: name is {has['name']!r}; it must be a non-empty string")
     version, protocol = has["version"], has["protocol"]
     if not isinstance(version, int) or isinstance(version, bool):
         raise AssignorInvalid(f"assignor {label!r}: version is {version!r}; it must be an int")

@@ -1,15 +1,14 @@
-"""The loads of members, made level by few moves: the search behind plans by weight.
+"""The search for plans by weight: it balances the loads of members with few moves of partitions.
 
-Partitions and members are numbered from 0, weights are integers, so that sums and ties are the same on every leader.
+Partitions and members are numbered from 0. Weights are integers, so that sums and ties are the same on every leader.
 
-The fair share of a member is the mean load, without partitions that are heavier than that and their owners. No plan can
-have a largest load below the greater of that share and the heaviest partition. A member with more than 1.15 times this
-bound gives up partitions until it has at most 1.05 times as much. One with less than half of the fair share, such as a
-newcomer, takes some until it has 0.95 times the share. The distance between both limits, and the condition that the
-worst load of all that took part changes by at least a tenth, keep small differences from moving anything.
+The fair share is the mean load per member. It does not count partitions heavier than the fair share, nor the members
+that own these partitions. The bound is the greater of the fair share and the heaviest partition; in every plan, the
+largest load is at least the bound. A member above 1.15 times the bound gives up partitions until it has at most 1.05
+times the bound. A member below half of the fair share, such as a new member, takes partitions until it has 0.95 times
+the fair share. Small differences move no partitions, because the limits are far apart, and because the worst load among
+the members involved must change by at least a tenth.
 """
-
-from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right, insort
@@ -19,20 +18,20 @@ from typing import Final, NamedTuple
 
 HUNDRED: Final = 100
 HIGH, INNER_HIGH, INNER_LOW, LOW = 115, 105, 95, 50
-"""Loads in per cent, the first two of the bound, the others of the fair share: outside of HIGH and LOW a member is
-changed, to be inside of the inner two."""
+"""Limits of loads in percent: `HIGH` and `INNER_HIGH` of the bound, `INNER_LOW` and `LOW` of the fair share."""
 MEANINGFUL: Final = 10
-"""Per cent by which a load has to change for partitions to move."""
+"""Minimum change of a load, in percent, for which partitions move."""
 PARTNERS: Final = 8
-"""Members tried as the other side of a move, the best first of those with which any is possible."""
+"""Maximum number of possible partners (the other member of a move) that are compared."""
 SWAP_PARTNERS: Final = 3
-"""The same for swaps, of which there are many with each."""
+"""The same limit for swaps. It is lower, because many swaps are possible with each partner."""
 PASSES: Final = 10
 NOBODY: Final = -1
 
 
 class Step(NamedTuple):
-    """Partition `given` goes from `giver` to `taker`; `back`, if any, the other way."""
+    """Partition `given` moves from `giver` to `taker`; partition `back`, if any, moves from `taker` to `giver`. `gain`
+    is the weight by which the taker's load rises."""
 
     giver: int
     taker: int
@@ -43,7 +42,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Loads:
-    """A plan under way. Partitions of one kind may go to the same members, `takers[kind]`."""
+    """A plan in progress. All partitions of a kind can go to the same members: those in `takers[kind]`."""
 
     weights: Sequence[int]
     kinds: Sequence[int]
@@ -51,9 +50,9 @@ class Loads:
     owner: list[int]
     members: int
     load: list[int] = field(init=False)
-    # Each member's partitions by kind, as sorted (weight, partition).
+    # The partitions of each member, keyed by kind, as sorted pairs (weight, partition).
     stock: list[dict[int, list[tuple[int, int]]]] = field(init=False)
-    # (load, member), sorted.
+    # All members, as sorted pairs (load, member).
     order: list[tuple[int, int]] = field(init=False)
     fair: int = field(init=False)
     high: int = field(init=False)
@@ -80,7 +79,7 @@ class Loads:
         self.inner_low, self.low = self.fair * INNER_LOW // HUNDRED, self.fair * LOW // HUNDRED
 
     def give(self, partition: int, member: int) -> None:
-        """Give a partition to a member, whoever has it; NOBODY takes it away."""
+        """Move a partition from its owner, if any, to `member`. If that is `NOBODY`, the partition loses its owner."""
         before, entry = self.owner[partition], (self.weights[partition], partition)
         kind = self.kinds[partition]
         if before != NOBODY:
@@ -102,7 +101,6 @@ class Loads:
 
 
 def fair_share(weights: Sequence[int], members: int) -> int:
-    """The load of each member if loads were level; partitions heavier than that, and their owners, are left out."""
     total, left = sum(weights), members
     for weight in sorted(weights, reverse=True):
         if left == 0 or weight * left <= total:
@@ -112,7 +110,7 @@ def fair_share(weights: Sequence[int], members: int) -> int:
 
 
 def place(loads: Loads, partitions: Iterable[int]) -> None:
-    """Give unowned partitions, the heaviest first, each to the member with the least load."""
+    """Assign unowned partitions, the heaviest first, each to the member with the lowest load at that moment."""
     heaps: dict[int, list[tuple[int, int]]] = {}
     for partition in sorted(partitions, key=lambda each: (-loads.weights[each], each)):
         kind = loads.kinds[partition]
@@ -120,7 +118,7 @@ def place(loads: Loads, partitions: Iterable[int]) -> None:
             heaps[kind] = [(loads.load[member], member) for member in loads.takers[kind]]
             heapq.heapify(heaps[kind])
         heap = heaps[kind]
-        # Loads only grow here: an entry that is too small is brought up to date when it comes first.
+        # Loads only grow here, so an outdated entry is too small; it is updated when it reaches the top of the heap.
         while heap[0][0] != loads.load[heap[0][1]]:
             heapq.heapreplace(heap, (loads.load[heap[0][1]], heap[0][1]))
         member = heap[0][1]
@@ -129,7 +127,7 @@ def place(loads: Loads, partitions: Iterable[int]) -> None:
 
 
 def level(loads: Loads) -> bool:
-    """Move what pays; returns whether anything did. Nothing pays in what it leaves behind."""
+    """Move partitions until no move is worthwhile, in at most `PASSES` passes. Returns True if any partition moved."""
     moved = False
     for _ in range(PASSES):
         full = [member for member in range(loads.members) if loads.load[member] > loads.high]
@@ -143,7 +141,7 @@ def level(loads: Loads) -> bool:
 
 
 def _relieve(loads: Loads, giver: int) -> bool:
-    """Bring one load down; False, and nothing is moved, if that does not pay."""
+    """Reduce the load of `giver`. Returns False, without moves, if the improvement is too small."""
     before, limit, steps = loads.load[giver], loads.inner_high, list[Step]()
     while loads.load[giver] > limit and (step := _best_step(loads, giver, relieved=True)):
         steps.append(_carry_out(loads, step))
@@ -160,7 +158,7 @@ def _relieve(loads: Loads, giver: int) -> bool:
 
 
 def _fill(loads: Loads, taker: int) -> bool:
-    """Bring one load up; False, and nothing is moved, if that does not pay."""
+    """Raise the load of `taker`. Returns False, without moves, if the improvement is too small."""
     before, limit, steps = loads.load[taker], loads.inner_low, list[Step]()
     while loads.load[taker] < limit and (step := _best_step(loads, taker, relieved=False)):
         steps.append(_carry_out(loads, step))
@@ -184,7 +182,7 @@ def _carry_out(loads: Loads, step: Step) -> Step:
 
 
 def _stands(loads: Loads, step: Step) -> bool:
-    """True while both partitions are where the step put them."""
+    """True if both members still own the partitions that the step gave them."""
     return loads.owner[step.given] == step.taker and (step.back is None or loads.owner[step.back] == step.giver)
 
 
@@ -200,16 +198,18 @@ Pair = tuple[int, int, int]
 
 
 def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
-    """The best step to relieve a member, or to fill it; None if no step brings both sides nearer to each other.
+    """Return the best step that relieves or fills a member; None if no step brings both loads closer together.
 
-    Swaps are only tried where single partitions are too coarse to come half of the way.
+    Swaps are tried only if no move helps, or if the best move covers at least half of the need but still leaves a load
+    beyond its limit. After a smaller move, further moves can follow.
     """
     high, low, load = loads.inner_high, loads.inner_low, loads.load
     need = load[member] - high if relieved else low - load[member]
 
     def score(step: Step) -> tuple[int, int, int, bool, int, int, int]:
         giver, taker = load[step.giver] - step.gain, load[step.taker] + step.gain
-        # What is beyond the limits counts as a sum, and is better where it was than at the partner.
+        # The first criterion is by how much both members together are beyond the limits, the second is the partner's
+        # share of this sum.
         if relieved:
             at_partner = max(0, taker - high)
             return max(0, giver - high) + at_partner, at_partner, max(giver, taker, high), *_cost(step, step.taker)
@@ -234,12 +234,12 @@ def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
 
 
 def _cost(step: Step, partner: int) -> tuple[bool, int, int, int]:
-    """The order of equally good steps: fewer partitions, then smaller ones, then the order of members."""
+    """Return the sort key of equally good steps: fewer partitions first, then smaller gains, then member order."""
     return step.back is not None, step.gain, partner, step.given
 
 
 def _pairs(loads: Loads, member: int, *, relieved: bool) -> Iterator[Pair]:
-    """The member with each possible partner, the best first: the least loaded takers, or the most loaded givers."""
+    """Yield `member` with each possible partner: takers with the lowest load first, or givers with the highest."""
     load, order = loads.load, loads.order
     if relieved:
         kinds = [kind for kind, entries in sorted(loads.stock[member].items()) if entries]
@@ -252,14 +252,14 @@ def _pairs(loads: Loads, member: int, *, relieved: bool) -> Iterator[Pair]:
 
 
 def _wanted(loads: Loads, giver: int, taker: int) -> tuple[int, ...]:
-    """Gains worth looking for: what makes both even, and what brings either of them just inside of the limits."""
+    """Return the gains that make both loads even, or that bring one load just within a limit."""
     high, low = loads.inner_high, loads.inner_low
     a, b = loads.load[giver], loads.load[taker]
     return (a - b) // 2, a - high, high - b, low - b, a - low
 
 
 def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
-    """The partitions nearest to each wanted gain."""
+    """Yield moves of partitions whose weights are closest to a wanted gain."""
     entries, gap = loads.stock[giver][kind], loads.load[giver] - loads.load[taker]
     if entries[0][0] >= gap:
         return
@@ -271,7 +271,7 @@ def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
 
 
 def _swaps(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
-    """For each weight of the giver the partitions of the taker whose exchange comes nearest to making both even."""
+    """Yield, for each weight among the giver's partitions, the swaps that come closest to making both loads even."""
     entries, gap, at = loads.stock[giver][kind], loads.load[giver] - loads.load[taker], 0
     returns = [others for back, others in sorted(loads.stock[taker].items()) if others and loads.may(giver, back)]
     while at < len(entries):

@@ -1,14 +1,12 @@
-"""Range: each topic separately, its partitions cut into one contiguous piece for each subscriber.
+"""Range: the partitions of each topic are cut into one contiguous piece per subscriber.
 
-Co-partitioned topics meet in the same member, but the first members get the remainder of every topic. Parity with
-`org.apache.kafka.clients.consumer.RangeAssignor`. If racks make a difference (KIP-881), partitions are first given to
-members near a replica within the same quotas; the pieces are then no longer contiguous.
+Equal partition numbers of co-partitioned topics go to the same member, but the first members get the remainder of every
+topic. Plans are the same as those of `org.apache.kafka.clients.consumer.RangeAssignor`. If racks make a difference
+(KIP-881), partitions first go to members near a replica, within the same quotas; the pieces are then not contiguous.
 
-Java walks over all members for each partition then; here each rack has its own row of members and of partitions, in the
-same order, and used entries are passed once. The outcome is the same to the last partition.
+In that case Java walks over all members for each partition. Here, each rack has its own queues of members and
+partitions in the same order, and used entries are skipped only once. The plan is exactly the same.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,7 +17,7 @@ Shares = dict[str, dict[str, list[int]]]
 
 
 class RangeAssignor:
-    """Of n partitions and m members, each gets n div m in a row, and the first n mod m members one more."""
+    """Gives each of a topic's m subscribers n div m of its n partitions, and the first n mod m members one more."""
 
     name = "range"
     version = 0
@@ -39,7 +37,7 @@ class RangeAssignor:
             return {member: Assignment(share) for member, share in shares.items()}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Nothing to store: a plan does not depend on earlier ones."""
+        """Do nothing, because a plan does not depend on earlier plans."""
 
 
 def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Mapping[str, list[str]]) -> Shares:
@@ -57,10 +55,11 @@ def _plain(cluster: ClusterView, members: Mapping[str, Subscription], topics: Ma
 def _near(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], topics: Mapping[str, list[str]]
 ) -> Shares | None:
-    """The plan with racks; None if they make no difference for any topic.
+    """Return the plan that prefers near replicas, or None if racks make no difference for any topic.
 
-    Topics with the same members and as many partitions are assigned together, so that they still meet in the same
-    member. A topic none of whose members has a rack is left out: Java knows no partitions of it here.
+    Topics with the same members and partition counts are assigned together, so that equal partition numbers stay at the
+    same member. Topics whose members all lack a rack are not assigned together, because Java's rack-aware step leaves
+    them out.
     """
     racks = {member: joined.rack for member, joined in subscriptions.items() if joined.rack}
     if not racks or not cluster.racks:
@@ -93,9 +92,10 @@ def _near(
 
 
 class TopicShares:
-    """Each member's partitions of one topic, and its remaining quota.
+    """The partitions of one topic that each member has received, and the members' remaining quotas.
 
-    The first members may have one more than the base, as many of them as the remainder says.
+    A quota is the partition count div the number of members. The first members to use up their quota may have one more
+    partition, until the remainder of this division is used up.
     """
 
     def __init__(self, count: int, members: Sequence[str], racks: Mapping[str, str]) -> None:
@@ -106,7 +106,6 @@ class TopicShares:
         self._taken = bytearray(count)
 
     def room(self, member: str) -> int:
-        """The number of further partitions that the member may have."""
         return max(0, self._base + (self._larger > 0) - len(self.given[member]))
 
     def give(self, member: str, numbers: Sequence[int]) -> None:
@@ -115,8 +114,8 @@ class TopicShares:
         for number in numbers:
             self._taken[number] = 1
 
-    def take(self, row: Iterable[int], room: int) -> list[int]:
-        """The next free partitions in a row, up to `room`; the row must be an iterator, which continues."""
+    def next_partitions(self, row: Iterable[int], room: int) -> list[int]:
+        """Return at most `room` free partitions of `row`, an iterator, which is consumed."""
         found: list[int] = []
         if room:
             for number in row:
@@ -127,16 +126,15 @@ class TopicShares:
         return found
 
     def share_rest(self) -> None:
-        """Assign the remaining partitions in order, to members in turn up to their quotas."""
         row = iter(range(len(self._taken)))
         for member in self.members:
-            rest = self.take(row, self.room(member))
+            rest = self.next_partitions(row, self.room(member))
             if rest:
                 self.give(member, rest)
 
 
 def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
-    """Each member in turn takes the first partitions that have a replica in its rack; without a rack, any."""
+    """Give each member in turn the first free partitions near it, or any free partitions if it has no rack."""
     rows = {
         rack: iter([number for number, spots in enumerate(where) if rack in spots])
         for rack in {state.racks[member] for member in state.members if member in state.racks}
@@ -144,16 +142,14 @@ def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
     anything = iter(range(len(where)))
     for member in state.members:
         row = rows[state.racks[member]] if member in state.racks else anything
-        found = state.take(row, state.room(member))
+        found = state.next_partitions(row, state.room(member))
         if found:
             state.give(member, found)
 
 
 def share_alike(states: Sequence[TopicShares], where: Sequence[Sequence[frozenset[str]]]) -> None:
-    """Assign partition by partition, of all these topics at once, to the first member near every one of them.
-
-    The topics have the same members and as many partitions, so they also have the same room.
-    """
+    """Assign each partition number of all these topics to the first member that is near all of these partitions. The
+    topics have the same members and partition counts, so their remaining quotas are also the same."""
     first = states[0]
     waiting: dict[str | None, list[int]] = {}
     for place, member in enumerate(first.members):

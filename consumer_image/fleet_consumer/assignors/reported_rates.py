@@ -1,19 +1,21 @@
-"""The rates of partitions as members report them: levels of one byte, and the bytes in which they travel.
+"""Rates of partitions as members report them: one-byte levels, and their encoding.
 
-A level is the logarithm of a rate: eight to each doubling, so that a rate is kept within 5 %. Level 0 is an idle
-partition. A thousand partitions of one topic are about a thousand bytes.
+A level is the logarithm of a rate. With eight levels per doubling, a rate is accurate to 5 %. Level 0 is an idle
+partition. A thousand partitions of one topic need about a thousand bytes.
 
-A member reports what it measures itself (`own`) and what the last plan was made with, if that plan made it a keeper
-(`kept`). A partition that moves has no owner for one rebalance, and a member that leaves takes its measurements along:
-the keepers still have the rates of both.
+A member reports the levels that it measured (`own`) and, if the last plan made it a keeper, the levels of that plan
+(`kept`). Without keepers, the level of a moving partition, which has no owner for one rebalance, and the levels
+measured by a leaving member would be lost.
 
-    version (1 byte, 1), own, kept: each the number of topics, then for each topic the length of its name, its name,
-    the number of runs, and for each run the numbers skipped since the last one, its length, and a level for each.
+    report:  version (1 byte: 1), section `own`, section `kept`
+    section: number of topics, then each topic
+    topic:   length of the name, name, number of runs, then each run of consecutive partition numbers
+    run:     partition numbers skipped since the last run, length of the run, one level (1 byte) for each partition
 
-Numbers are unsigned LEB128. What cannot be read counts as no report: any member may send anything.
+Numbers are unsigned LEB128. Unreadable data counts as no report, because any member may send any bytes.
+
+Decision: docs/decisions/0056-partitions-by-load.md.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,24 +27,24 @@ from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.primitives import read_uvarint, write_uvarint
 
 Levels = Mapping[str, Mapping[int, int]]
-"""The levels of partitions by topic and number."""
+"""Levels of partitions, keyed by topic and partition number."""
 
 VERSION: Final = 1
 STEPS: Final = 8
-"""Levels to each doubling of a rate."""
+"""Levels per doubling of a rate."""
 UNIT_LEVEL: Final = 81
-"""The level of one record per second: level 1 is about one in seventeen minutes, the highest 3.5 million a second."""
+"""Level of one record per second. Level 1 is about one record in seventeen minutes, the highest level 3.5 million
+records per second."""
 LEVEL_MAX: Final = 255
 SECTION_BYTES_MAX: Final = 32 * 1024
-"""The bound on what a member measured, and on what it keeps; the busiest topics go first."""
+"""Maximum bytes of each section, `own` and `kept`. If a section would be larger, the least busy topics are left out."""
 NUMBER_MAX: Final = 2**31 - 1
 TOLERANCE: Final = 6
-"""Levels by which a rate may change before a plan sees it: a factor of 1.7. Noise of 20 % is three levels, and as many
-the other way where most partitions had it."""
+"""A rate must change by more than this many levels (a factor of 1.7) to affect a plan. Noise of 20 % is three levels.
+If most partitions have such noise upwards, a partition with such noise downwards differs from them by six levels."""
 
 
 def level_of(rate: float) -> int:
-    """The level of a rate in records per second."""
     if not rate > 0:
         return 0
     if math.isinf(rate):
@@ -51,13 +53,11 @@ def level_of(rate: float) -> int:
 
 
 WEIGHTS: Final = (0, *(round(2 ** (14 + (level - UNIT_LEVEL) / STEPS)) for level in range(1, LEVEL_MAX + 1)))
-"""The rate of each level, in integers: sums of them do not depend on their order."""
+"""The rate of each level as an integer, so that a sum does not depend on the order of its terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The levels that a member measured, and those that it keeps of the last plan."""
-
     own: Levels = field(default_factory=dict)
     kept: Levels = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(data: bytes | None) -> Report:
-    """Read a report; NO_REPORT if there is none, or if the bytes are of another version or damaged."""
+    """Decode a report. Returns `NO_REPORT` if there is none, or if the bytes are damaged or of another version."""
     if not data or data[0] != VERSION:
         return NO_REPORT
     try:
@@ -82,10 +82,12 @@ def decode_report(data: bytes | None) -> Report:
 
 
 def steady(measured: Levels, former: Levels) -> dict[str, dict[int, int]]:
-    """The levels to plan with: the former one of each partition, unless its share of the load has really changed.
+    """Return the levels to plan with. A partition keeps its former level unless its share of the load has changed by
+    more than `TOLERANCE`.
 
-    Where the load of the whole group rises or falls, no share changes: the usual difference of levels is taken off.
-    With the former levels a plan repeats itself exactly, whatever the noise.
+    If the load of the whole group rises or falls, shares do not change, so the median difference of levels is
+    subtracted. As long as all partitions keep their former levels, the plan remains exactly the same, whatever the
+    noise.
     """
     before = {topic: dict(levels) for topic, levels in former.items()}
     differences = [
@@ -126,7 +128,6 @@ def _topic(topic: str, levels: Mapping[int, int]) -> bytes:
 
 
 def _runs(numbers: list[int]) -> Iterator[range]:
-    """Cut sorted numbers into runs of neighbours."""
     start = 0
     for at in range(1, len(numbers) + 1):
         if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
@@ -141,7 +142,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_section(data: bytes, at: int) -> tuple[dict[str, dict[int, int]], int]:
-    """Read the levels of a section; returns them and their end. Memory stays within the size of the data."""
+    """Return the levels and the position after the section. Memory use stays proportional to the size of the data."""
     levels: dict[str, dict[int, int]] = {}
     topics, at = read_uvarint(data, at)
     for _ in range(topics):

@@ -1,10 +1,8 @@
-"""Round robin: all partitions of all topics, dealt to members in turn.
+"""Round robin: the partitions of all topics are dealt to the members in rotation.
 
-More even than range with many small topics; a member that leaves moves nearly everything. Parity with
-`org.apache.kafka.clients.consumer.RoundRobinAssignor`, which ignores racks too.
+With many small topics, plans are more balanced than those of range, but when a member leaves, nearly all partitions
+move. Plans are the same as those of `org.apache.kafka.clients.consumer.RoundRobinAssignor`, which also ignores racks.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +11,8 @@ from fleet_consumer.assignors.plans import gc_paused, java_key, sorted_members
 
 
 class RoundRobinAssignor:
-    """Topics by name, partitions by number, one cursor over all members that skips those not subscribed."""
+    """Deals partitions, in the order of topic names and partition numbers, with one cursor over all members. The cursor
+    skips members that are not subscribed to the topic."""
 
     name = "roundrobin"
     version = 0
@@ -39,15 +38,12 @@ class RoundRobinAssignor:
         return {member: Assignment(share) for member, share in zip(members, shares, strict=True)}
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Nothing to store: a plan does not depend on earlier ones."""
+        """Do nothing, because a plan does not depend on earlier plans."""
 
 
 def _deal(topic: str, count: int, circle: Sequence[int], shares: Sequence[dict[str, list[int]]]) -> None:
-    """Deal one topic to its subscribers, beginning with the first of `circle`.
-
-    Within one topic the circle is the same for every partition, so each member's share is an arithmetic sequence, made
-    without a step per partition.
-    """
+    """Deal one topic's partitions to its subscribers in the order of `circle`. Each member's share is an arithmetic
+    sequence, so it is built without a step per partition."""
     if count <= len(circle):
         for seat, place in enumerate(circle[:count]):
             shares[place][topic] = [seat]

@@ -1,21 +1,24 @@
-"""The counts of sticky plans: the number of partitions of each kind for every member, made even and then cheap.
+"""Partition counts of sticky plans: how many partitions of each kind each member gets. Balance takes precedence over
+distance, and distance over moves.
 
-A kind is a set of partitions that the planner need not distinguish: the same members may have them, at the same
-distance. A million partitions become a handful of numbers; the actual partitions are chosen afterwards.
+A kind is a set of partitions that the planner need not distinguish, because the same members may have them, at the same
+distance (near a replica or not). So a million partitions become a few numbers; the actual partitions are chosen
+afterwards.
 
-`steal` makes counts as even as subscriptions allow: members with less take from others, along chains if necessary.
-Member u can give to member v when it has a partition that v may have. If no v can be reached from any u that has two
-more, no move along a path helps: the counts are then optimal (Harvey et al., semi-matchings). Members are settled from
-the lowest up. When nothing more can reach the lowest, everybody who reaches it is settled with it and never looked at
-again, so that all searches together look at each kind a few times, not once for each member.
+`steal` balances counts as far as subscriptions allow: members with fewer partitions take from other members, along
+chains if necessary. Member u can give to member v if u has a partition that v may have. If no chain leads from a member
+to one with at least two partitions fewer, the counts are optimal (Harvey et al., semi-matchings). Members are settled
+in the order of their counts, the lowest first. If no chain leads to the lowest member from a member with two partitions
+more, the lowest member and all members with a chain to it are settled and never visited again. So all searches together
+visit each kind a few times, not once per member.
 
-Exchanges of minimum cost between members follow: fewer moves and nearer replicas at unchanged counts. The plan is a
-flow of partitions to members. Among flows with optimal counts, the best has no cycle of exchanges with negative cost
-(Klein): such cycles are found by the Bellman-Ford algorithm and carried out. A partition in the wrong rack costs more
-than any number of moves, as Java's sticky assignors prefer racks to stickiness.
+`exchange` then reduces distance and moves without changing the balance. The plan is a flow of partitions to members.
+Among flows with optimal counts, the cheapest flow has no cycle of exchanges with negative cost (Klein); the
+Bellman-Ford algorithm finds such cycles. A partition in the wrong rack costs more than any number of moves, as in
+Java's sticky assignors.
+
+Decision: docs/decisions/0006-sticky-plans.md.
 """
-
-from __future__ import annotations
 
 import heapq
 from collections import Counter
@@ -26,11 +29,11 @@ from typing import Final
 
 @dataclass(slots=True)
 class Spread:
-    """Counts of partitions by member and kind, both numbered from 0.
+    """Partition counts for each member and kind, both numbered from 0.
 
-    `sizes` counts the partitions of each kind, `takers` lists the members that may have them, in order, `far` those
-    without a replica of that kind in their rack. `owned` is each member's previous share by kind, `given` its share in
-    this plan; `load` is the sum of the latter.
+    `sizes` counts the partitions of each kind; `takers` lists, in order, the members that may have a kind; `far` are
+    the members without a replica of a kind in their rack. `owned` is each member's previous share by kind, `given` its
+    share in this plan, and `load` the sum of `given`.
     """
 
     sizes: Sequence[int]
@@ -50,7 +53,7 @@ class Spread:
                 self.kinds_of[member].append(kind)
 
     def give(self, kind: int, member: int, count: int) -> None:
-        """Give `count` more partitions; a negative count takes them away."""
+        """Give `count` more partitions of a kind to a member; a negative count takes partitions away."""
         given = self.given[member]
         given[kind] = given.get(kind, 0) + count
         if not given[kind]:
@@ -62,14 +65,15 @@ class Spread:
         self.give(kind, taker, 1)
 
     def surplus(self, kind: int, member: int) -> int:
-        """The member's partitions beyond those it owned before; these cost nothing to take away."""
+        """Return the number of partitions that the member did not own before. Taking these away costs no move."""
         return self.given[member].get(kind, 0) - self.owned[member].get(kind, 0)
 
 
 def place(spread: Spread) -> None:
-    """Assign the free partitions to the members that may have them and have least, up to a common level.
+    """Assign the free partitions to the members with the fewest partitions, up to a common level.
 
-    Kinds with few takers go first, as they have the least choice, and members near a replica before others.
+    Kinds with few takers are assigned first, because they have the least choice. If members are near a replica, only
+    these members get partitions of the kind.
     """
     handed = [0] * len(spread.sizes)
     for given in spread.given:
@@ -87,7 +91,7 @@ def place(spread: Spread) -> None:
 
 
 def _pour(spread: Spread, kind: int, members: Sequence[int], rest: int) -> None:
-    """Raise the lowest of `members` evenly until `rest` is used up; the last few go to the first members."""
+    """Give `rest` partitions to the members with the lowest counts, evenly; the last few go to the first members."""
     ranked = sorted(members, key=spread.load.__getitem__)
     level, below, needed = spread.load[ranked[0]], 0, 0
     for below, member in enumerate(ranked):
@@ -107,11 +111,8 @@ def _pour(spread: Spread, kind: int, members: Sequence[int], rest: int) -> None:
 
 
 def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
-    """Shares of `total` that differ by at most one, when every member may have every partition.
-
-    The larger shares go to the members that own more than the smaller one, so that as little as possible moves, then to
-    the first members.
-    """
+    """Return shares of `total` that differ by at most one, for members that may all have every partition. Members that
+    own more than the smaller share get the larger shares first, so that the fewest partitions move."""
     base, larger = divmod(total, len(owned))
     quotas = [base] * len(owned)
     full = [member for member, count in enumerate(owned) if count > base]
@@ -122,11 +123,11 @@ def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
 
 
 Path = dict[int, tuple[int, int]]
-"""For each member found: the kind that it can give, and the member that takes it."""
+"""For each member found: the kind of which it can give a partition, and the member that takes the partition."""
 
 
 def steal(spread: Spread) -> None:
-    """Move partitions until no chain of moves makes the counts more even."""
+    """Move partitions until no chain of moves balances the counts better."""
     load = spread.load
     settled = [False] * len(load)
     queue = [(count, member) for member, count in enumerate(load)]
@@ -157,10 +158,7 @@ def steal(spread: Spread) -> None:
 
 
 def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]:
-    """Take from the members with the highest counts what this member may have.
-
-    Returns the members whose counts changed.
-    """
+    """Give this member partitions of members with the highest counts. Returns the members whose counts changed."""
     load, mine = spread.load, frozenset(spread.kinds_of[member])
     givers = [
         (-load[other], other)
@@ -181,7 +179,8 @@ def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]
 
 
 def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
-    """The best kind to move: not owned by the giver, owned by the taker, most of the giver's, in this order."""
+    """Return the best kind to move. Criteria, in this order: the giver has more of it than before, the taker is near a
+    replica, the taker has less of it than before, the giver has the most of it."""
     return min(
         kinds,
         key=lambda kind: (
@@ -195,7 +194,11 @@ def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> i
 
 
 def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
-    """The members that reach `member`, nearest first, and the richest of the nearest that have two more, or None."""
+    """Return the members from which chains lead to `member`, shortest chains first, and the best of these members.
+
+    The best has the most partitions among the nearest members that have at least two more than `member`. It is None if
+    no member has so many.
+    """
     load = spread.load
     holders = _holders(spread)
     reached: Path = {}
@@ -228,10 +231,11 @@ def _holders(spread: Spread) -> list[list[int]]:
 
 
 def is_settled(spread: Spread) -> bool:
-    """True if, without a search, no other plan with optimal counts can move less.
+    """True if it is certain, without a search, that no plan with optimal counts moves fewer partitions.
 
-    True if the only moves left lower a member's count, and nowhere could such a member rise again in place of one that
-    rose. (A sum of convex functions over the optimal counts has no other local minima.)
+    This is certain if no member is far from its partitions, if all moves are needed because they lower a member's
+    count, and if no member whose count was lowered could swap counts with a member whose count was raised. (A sum of
+    convex functions over the optimal counts has no other local minima.)
     """
     if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
         return False
@@ -248,12 +252,13 @@ def is_settled(spread: Spread) -> bool:
 
 FAR_COST: Final = 1 << 32
 EFFORT: Final = 10_000_000
-"""Limit of the exchanges examined, which takes seconds. The plan reached then is used: its counts are optimal from the
-start, only a few moves too many may remain."""
+"""Maximum number of exchanges to examine; examining so many takes seconds. Counts are optimal even at this limit, and a
+later rebalance may still reduce moves or distance. Only large groups with hundreds of different subscriptions and
+unequal racks reach the limit."""
 
 
 def exchange(spread: Spread) -> None:
-    """Carry out exchanges until none would save a move or bring a partition nearer."""
+    """Carry out exchanges until no exchange saves a move or brings a partition nearer, or `EFFORT` is used up."""
     effort = EFFORT
     arcs = 2 * sum(len(members) for members in spread.takers) + len(spread.load)
     while effort > 0:
@@ -269,10 +274,12 @@ def exchange(spread: Spread) -> None:
 
 
 class _Graph:
-    """Nodes: members, then kinds, then one for each count of partitions that members have.
+    """The graph of possible exchanges. Its nodes are the members, then the kinds, then one node for each count of
+    partitions that members have.
 
-    Member to kind: the member gives one. Kind to member: the member takes one. The node of a count leads from the
-    members with that count, one of whom gains one, to those with one more, one of whom loses one.
+    On an arc from a member to a kind, the member gives a partition; on an arc from a kind to a member, the member takes
+    a partition. Arcs lead to the node of a count from the members with that count, one of which gains a partition, and
+    from the node to the members with one partition more, one of which loses a partition.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -288,7 +295,7 @@ class _Graph:
         self._before = list(range(size))
 
     def relax(self) -> bool:
-        """One round over all exchanges; False: nothing improves, so no cycle is negative."""
+        """Relax all arcs once. Returns False if no distance improves, which means that no cycle is negative."""
         changed = False
         for kind, members in enumerate(self._spread.takers):
             changed |= self._relax_kind(kind, members)
@@ -322,10 +329,8 @@ class _Graph:
         return True
 
     def cycles(self) -> Iterator[list[int]]:
-        """The cycles among the predecessors, each starting at its first node: all are negative.
-
-        They share no node, so carrying one out leaves the others valid.
-        """
+        """Yield the cycles among the predecessors. All of them are negative, and they share no node, so carrying out
+        one leaves the others valid."""
         seen_in = [-1] * len(self._before)
         for start in range(len(self._before)):
             node = start
@@ -340,7 +345,7 @@ class _Graph:
                 yield cycle[::-1]
 
     def carry_out(self, cycle: Sequence[int]) -> None:
-        """Move partitions along a cycle, as many at once as have the same cost; a step in counts is made once."""
+        """Move partitions along a cycle: as many as have the same cost, or one if the cycle changes members' counts."""
         arcs = [*zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         gifts = [(member, kind - self._first_kind) for member, kind in arcs if self._is_kind(kind)]
         takes = [(member, kind - self._first_kind) for kind, member in arcs if self._is_kind(kind)]

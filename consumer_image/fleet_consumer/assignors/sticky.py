@@ -1,15 +1,15 @@
-"""The sticky pair: `sticky` revokes everything before each rebalance, `cooperative-sticky` only what moves (KIP-429).
+"""The sticky assignors. Members with `sticky` revoke all partitions before a rebalance, members with
+`cooperative-sticky` only the partitions that move (KIP-429).
 
-Both make the same plan and work with Java members of the same name: their user data has the same bytes. Where Java's
-plan depends on the order of its hash maps, names decide here; counts and invariants are the same.
+Both assignors make the same plan. Groups may also have Java members with the assignor of the same name, because the
+user data has the same format. Where Java's plan depends on the order of its hash maps, this plan uses the order of
+names; counts and invariants are the same.
 
-Members of `sticky` have revoked everything when they join, so their previous partitions travel as user data
+Members with `sticky` have revoked all partitions when they join, so the user data has their previous partitions
 (`StickyAssignorUserData` version 1: partitions by topic, then the generation; version 0 lacks the generation).
-`cooperative-sticky` needs the generation only, for subscriptions of versions without a field for it. Unreadable bytes
-never raise: such a member counts as having owned nothing.
+`cooperative-sticky` needs only the generation in the user data, for subscription versions without a field for it.
+Unreadable user data raises no error; its member counts as having owned no partitions.
 """
-
-from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ _INT32: Final = struct.Struct(">i")
 _TWO_INT32: Final = struct.Struct(">ii")
 _UINT16: Final = struct.Struct(">H")
 MOST_FORMS: Final = 64
-"""The number of layouts cached; if members differ more than that, reading each by itself is as fast."""
+"""Maximum number of cached layouts. If members have more layouts, parsing each member's data separately is as fast."""
 NOTHING: Final = Claim({}, UNKNOWN_GENERATION)
 
 
 def encode_sticky(owned: Mapping[str, Sequence[int]], generation: int) -> bytes:
-    """Version 1 of `StickyAssignorUserData`."""
+    """Encode version 1 of `StickyAssignorUserData`."""
     parts = [_INT32.pack(len(owned))]
     for topic, numbers in owned.items():
         name = topic.encode()
@@ -47,22 +47,19 @@ def encode_sticky(owned: Mapping[str, Sequence[int]], generation: int) -> bytes:
 
 
 class StickyReader:
-    """A reader of many members' user data, for a leader; caches topic names and layouts.
-
-    The same topics come back thousands of times. In a group with an even assignment even the lengths of names and the
-    numbers of partitions agree: such data are read in one step.
-    """
+    """A leader's parser of many members' user data. Thousands of members send the same topics, in a balanced group even
+    the same layout. Names and layouts are cached, and data with a known layout is parsed in one step."""
 
     def __init__(self) -> None:
         self._topics: dict[bytes, str] = {}
         self._forms: dict[int, _Form | None] = {}
 
-    def read(self, data: bytes | None) -> Claim:
-        """Read version 1, or 0, whose generation is unknown; NOTHING when the bytes are neither."""
+    def parse(self, data: bytes | None) -> Claim:
+        """Parse version 1, or version 0, which lacks the generation. Returns `NOTHING` for all other bytes."""
         if not data:
             return NOTHING
         form = self._forms.get(len(data))
-        claim = form.read(data, self._topics) if form else None
+        claim = form.parse(data, self._topics) if form else None
         return claim or self._read_slowly(data)
 
     def _read_slowly(self, data: bytes) -> Claim:
@@ -80,7 +77,7 @@ class StickyReader:
 
 
 class _Form:
-    """A layout of user data: lengths of names and numbers of partitions in their order."""
+    """A layout of user data: the lengths of topic names and the partition counts, in order."""
 
     def __init__(self, owned: Mapping[str, Sequence[int]]) -> None:
         form, lengths, names, at = [">i"], [0], [], 1
@@ -99,7 +96,7 @@ class _Form:
             *(length for topic, numbers in owned.items() for length in (len(topic.encode()), len(numbers))),
         )
 
-    def read(self, data: bytes, topics: Mapping[bytes, str]) -> Claim | None:
+    def parse(self, data: bytes, topics: Mapping[bytes, str]) -> Claim | None:
         if len(data) != self._struct.size:
             return None
         fields = self._struct.unpack(data)
@@ -114,10 +111,12 @@ class _Form:
 
 
 def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequence[int]], int]:
-    """Read the partitions by topic; returns them and their end. Memory stays within the size of the data.
+    """Parse the partitions by topic. Returns them and the position after them. Memory use stays proportional to the
+    size of the data.
 
-    A leader reads a million of these entries, most of them with one partition. So a length and the first number are
-    read together (four more bytes make that safe at the end), and names of impossible length run over the end.
+    A leader parses a million of these entries, most of them with one partition. So a partition count and the first
+    number are read in one step; four padding bytes make that safe at the end. An impossible name length is detected
+    only when the position has passed the end of the data.
     """
     length_of_name, two_ints, size = _UINT16.unpack_from, _TWO_INT32.unpack_from, len(data)
     padded = data + bytes(_INT32.size)
@@ -148,7 +147,7 @@ def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequenc
 
 
 def decode_generation(data: bytes | None) -> int:
-    """The generation in the user data of Java's `CooperativeStickyAssignor`, or -1 if absent."""
+    """Return the generation in the user data of Java's `CooperativeStickyAssignor`, or -1 if it is absent."""
     if data is None or len(data) < _INT32.size:
         return UNKNOWN_GENERATION
     generation: int = _INT32.unpack_from(data)[0]
@@ -156,10 +155,8 @@ def decode_generation(data: bytes | None) -> int:
 
 
 class StickyAssignor:
-    """As even as possible, then as unchanged as possible; members revoke everything before they rejoin.
-
-    A member's previous partitions come in its user data; without user data, its `owned` and `generation` are used.
-    """
+    """Makes plans that are as balanced as possible and, among those, change as little as possible. A member's previous
+    partitions come from its user data or, if it has none, from `owned` and `generation`."""
 
     name = "sticky"
     version = 1
@@ -169,7 +166,7 @@ class StickyAssignor:
         self._remembered: tuple[Assignment, int] | None = None
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """This member's last assignment and its generation; None before the first."""
+        """Return this member's last assignment and its generation, or None before the first assignment."""
         if self._remembered is None:
             return None
         assignment, generation = self._remembered
@@ -179,7 +176,7 @@ class StickyAssignor:
         with gc_paused():
             reader = StickyReader()
             claims = {
-                member: reader.read(joined.user_data) if joined.user_data else Claim(joined.owned, joined.generation)
+                member: reader.parse(joined.user_data) if joined.user_data else Claim(joined.owned, joined.generation)
                 for member, joined in subscriptions.items()
             }
             return plan_sticky(cluster, subscriptions, claims, hand_over=True)
@@ -189,7 +186,7 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """The plan of `sticky`, reached in two rounds: a partition that moves has no owner in between."""
+    """Makes the plan of `sticky` in two rebalances, because a partition that moves has no owner in between."""
 
     name = "cooperative-sticky"
     version = 0
@@ -199,7 +196,7 @@ class CooperativeStickyAssignor:
         self._generation = UNKNOWN_GENERATION
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """The generation, as Java's, for leaders that do not read it from the subscription itself."""
+        """Return the generation as Java encodes it, for leaders that do not read it from the subscription."""
         return _INT32.pack(self._generation)
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:

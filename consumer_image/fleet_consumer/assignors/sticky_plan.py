@@ -1,19 +1,20 @@
-"""The plan of the sticky pair: even first, near replicas second, unchanged third.
+"""The plan of the sticky assignors. Its priorities are balance, then rack locality, then stickiness.
 
-Three steps: validate the claims; compute counts on kinds of partitions, where a million partitions are a few numbers;
-let each member keep that many of what it owned, and deal out the rest. No step depends on the order in which members
-were listed, so every leader makes the same plan.
+Planning has three steps: validate the claims; compute how many partitions of each kind each member gets; let each
+member keep that many of its previous partitions, and deal out the rest. No step depends on the order in which members
+are listed, so every leader makes the same plan. Java prefers to return a partition to its owner of an earlier
+generation; this plan ignores older owners once a claim is settled.
 
-Partitions of one kind may go to the same members, at the same distance. With equal subscriptions and without racks
-there is one kind. One member that differs makes two or three; a kind is as small as a topic only if every member
-subscribes to something else.
+Partitions of one kind can go to the same members, at the same distance, so a million partitions become a few numbers.
+If all subscriptions are equal and racks do not matter, there is one kind. If one member has another subscription, there
+are two or three kinds. There are as many kinds as topics only if every member subscribes to different topics.
 
-Partitions are dealt topics by name, partitions by number, to members in turn: neighbouring ones go to different
-members, so that a busy topic loads all of them. Shares are cut with slices, with no step per partition, as there may be
-a million.
+Partitions are dealt in the order of topic names, then numbers, to members in rotation. Adjacent partitions go to
+different members, so that a busy topic loads all members. Shares are cut with slices, because a step for each of a
+million partitions would take too long.
+
+Decision: docs/decisions/0006-sticky-plans.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,8 +28,8 @@ from fleet_consumer.assignors.spread import Spread, even_quotas, exchange, is_se
 class Claim:
     """The partitions that a member claims, and the generation that assigned them (-1: unknown).
 
-    It may name a deleted or unsubscribed topic, a partition that no longer exists, or one that other members claim too:
-    members that missed a rebalance still claim what they had.
+    A claim may name a deleted or unsubscribed topic, a partition that no longer exists, or a partition that other
+    members claim, too, because members that missed a rebalance still claim their old partitions.
     """
 
     owned: Mapping[str, Sequence[int]]
@@ -37,11 +38,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The valid claims.
+    """The result of validating the claims.
 
-    `kept` has one entry for each member: partition numbers by topic. `free` are the partitions without an owner, by
-    topic, in order. `contested` are the free ones that somebody still claims: two members of the same generation, or
-    one that unsubscribed. A new owner must not receive them before all claimants have revoked them (KIP-429).
+    - `kept`: for each member, the partition numbers that it validly claims, keyed by topic.
+    - `free`: the partitions without an owner in order, keyed by topic.
+    - `contested`: the free partitions that are still claimed, for example by two members with the same generation, or
+      by a member that unsubscribed. All claimants must revoke them before a new owner may receive them (KIP-429).
     """
 
     kept: list[dict[str, Sequence[int]]]
@@ -50,10 +52,10 @@ class Holdings:
 
 
 def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: Sequence[Claim]) -> Holdings:
-    """Validate the claims of all members; `counts` are the existing topics that somebody subscribes to.
+    """Validate the claims of all members. `counts` are the partition counts of existing topics with subscribers.
 
-    The claim of the highest generation wins; claims of equal generation cancel each other, as the true owner is unknown
-    (rules of Kafka's `AbstractStickyAssignor`).
+    The claim with the highest generation wins. Claims with equal generations cancel each other, because the true owner
+    is unknown (the rules of Kafka's `AbstractStickyAssignor`).
     """
     claimed: dict[str, list[int]] = {topic: [] for topic in counts}
     given_up: set[str] = set()
@@ -81,9 +83,9 @@ def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: 
 def _judge(
     topic: str, count: int, claims: Sequence[Claim], kept: Sequence[dict[str, Sequence[int]]]
 ) -> tuple[frozenset[int], set[int]]:
-    """Cut the claims to one topic down to the valid ones; returns the partitions kept and the contested ones.
+    """Reduce the claims to partitions of one topic to the valid claims. Returns the kept and the contested partitions.
 
-    A member that unsubscribed keeps nothing of the topic, but its claim counts: it may be the true one.
+    A member that unsubscribed keeps no partitions of the topic, but its claim counts, because it may be the true owner.
     """
     best: dict[int, tuple[int, int]] = {}
     contested = set()
@@ -100,19 +102,19 @@ def _judge(
     contested |= {number for number, (_, member) in best.items() if topic not in kept[member]}
     for owned in kept:
         owned.pop(topic, None)
-    standing: dict[int, list[int]] = {}
+    uncontested: dict[int, list[int]] = {}
     for number, (_, member) in best.items():
         if number not in contested:
-            standing.setdefault(member, []).append(number)
-    for member, numbers in standing.items():
+            uncontested.setdefault(member, []).append(number)
+    for member, numbers in uncontested.items():
         kept[member][topic] = numbers
-    return frozenset(number for numbers in standing.values() for number in numbers), contested
+    return frozenset(number for numbers in uncontested.values() for number in numbers), contested
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The group before a plan: members in order, partition counts of the existing topics that somebody subscribes to,
-    which of these topics each member wants, and the valid claims."""
+class GroupBefore:
+    """The group before a plan: members in order, partition counts of the existing topics with subscribers, each
+    member's topics among these, and the valid claims."""
 
     members: list[str]
     counts: dict[str, int]
@@ -120,8 +122,10 @@ class Standing:
     holdings: Holdings
 
 
-def stand(cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim]) -> Standing:
-    """Validate topics and claims; the order of members and topics does not depend on how they were listed."""
+def group_before(
+    cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim]
+) -> GroupBefore:
+    """Validate topics and claims; the result does not depend on the order in which members and topics are listed."""
     members = sorted(subscriptions, key=java_key)
     subscribed = _subscribed(subscriptions[member].topics for member in members)
     counts = {
@@ -131,22 +135,19 @@ def stand(cluster: ClusterView, subscriptions: Mapping[str, Subscription], claim
     }
     existing = {topics: topics.intersection(counts) for topics in set(subscribed)}
     wanted = [existing[topics] for topics in subscribed]
-    return Standing(members, counts, wanted, settle(counts, wanted, [claims[member] for member in members]))
+    return GroupBefore(members, counts, wanted, settle(counts, wanted, [claims[member] for member in members]))
 
 
 def _subscribed(topics: Iterable[Sequence[str]]) -> list[frozenset[str]]:
-    """The members' topics as sets: one set for all that want the same, as nearly all do."""
+    """Return the members' topics as sets. Members with equal topics, which is the usual case, share one set."""
     sets: dict[tuple[str, ...], frozenset[str]] = {}
     return [sets.setdefault(key, frozenset(key)) if key not in sets else sets[key] for key in map(tuple, topics)]
 
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Kinds of partitions; `of` maps a topic to one kind for all its partitions, or to one for each.
-
-    `sizes` counts each kind's partitions, `takers` are the members (by index) that may have them, `far` those of the
-    takers whose rack has no replica.
-    """
+    """Kinds of partitions. `of` maps a topic to the kind of all its partitions, or to a list with the kind of each
+    partition. `sizes`, `takers` and `far` are those of `Spread`."""
 
     of: dict[str, int | list[int]]
     sizes: list[int]
@@ -154,7 +155,7 @@ class Kinds:
     far: list[frozenset[int]]
 
     def tally(self, owned: Mapping[str, Sequence[int]]) -> dict[int, int]:
-        """The number of partitions of each kind; kinds without any are left out."""
+        """Return how many of these partitions belong to each kind; kinds without any of them are left out."""
         if len(self.sizes) == 1:
             count = sum(map(len, owned.values()))
             return {0: count} if count else {}
@@ -181,7 +182,7 @@ class Kinds:
 def sort_into_kinds(
     cluster: ClusterView, counts: Mapping[str, int], wanted: Sequence[frozenset[str]], racks: Sequence[str | None]
 ) -> Kinds:
-    """The kinds of all partitions in `counts`; `wanted` and `racks` have one entry for each member."""
+    """Return the kinds of all partitions in `counts`. `wanted` and `racks` have one entry for each member."""
     classes: dict[frozenset[str], list[int]] = {}
     for member, topics in enumerate(wanted):
         classes.setdefault(topics, []).append(member)
@@ -217,7 +218,6 @@ def sort_into_kinds(
 def _racks_that_matter(
     cluster: ClusterView, counts: Mapping[str, int], racks: Sequence[str | None]
 ) -> dict[str, list[frozenset[str]]]:
-    """The racks of every partition; empty if they make no difference."""
     members = {rack for rack in racks if rack}
     if not members or not cluster.racks:
         return {}
@@ -231,7 +231,7 @@ def _far(takers: Sequence[int], racks: Sequence[str | None], spot: frozenset[str
 
 @dataclass(slots=True)
 class Cards:
-    """Partitions in the order of dealing, as two columns."""
+    """Partitions in the order in which they are dealt, as two columns."""
 
     topics: list[str] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
@@ -245,10 +245,11 @@ class Cards:
 
 
 def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[tuple[int, Cards]]:
-    """Deal all cards, one table after the other, to (member, number of cards needed).
+    """Deal all cards (partitions) to members, one table after the other. A table lists pairs of a member and the number
+    of cards that it needs.
 
-    At a table cards go round one by one; a member with enough drops out. The needs add up to the number of cards.
-    Yields members with their hands, in the order dealt.
+    At a table, each member gets one card per round until it has enough. The needs must add up to the number of cards.
+    Yields each member with its cards, in the order in which they were dealt.
     """
     hands: dict[int, Cards] = {}
     at = 0
@@ -266,7 +267,7 @@ def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[
 
 
 def put(hand: Cards, share: dict[str, list[int]]) -> None:
-    """Add a hand to a member's share, numbers in order within each topic."""
+    """Add a hand (the cards dealt to a member) to the member's share, with numbers in order within each topic."""
     fresh = dict.fromkeys(hand.topics)
     if len(fresh) == len(hand) and share.keys().isdisjoint(fresh):
         share.update(zip(hand.topics, map(list, zip(hand.numbers, strict=True)), strict=True))
@@ -278,21 +279,19 @@ def put(hand: Cards, share: dict[str, list[int]]) -> None:
 
 
 Tally = Mapping[int, int]
-"""The number of partitions by kind."""
+"""Number of partitions, keyed by kind."""
 Needs = list[tuple[int, int]]
-"""Members by index, with the number of further partitions they need."""
+"""Members by index, with the number of partitions they still need."""
 
 
 def plan_sticky(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim], *, hand_over: bool
 ) -> dict[str, Assignment]:
-    """Plan everybody's share. Unless `hand_over`, a partition that another member still owns is left out.
-
-    Its owner does not get it either and so revokes it; the next plan assigns it and changes nothing else (KIP-429).
-    """
-    standing = stand(cluster, subscriptions, claims)
-    members, counts, holdings = standing.members, standing.counts, standing.holdings
-    kinds = sort_into_kinds(cluster, counts, standing.wanted, [subscriptions[member].rack for member in members])
+    """Plan the shares of all members. Unless `hand_over`, a partition that moves away from its owner stays unassigned:
+    the owner revokes it, and the next plan assigns it and changes nothing else (KIP-429)."""
+    before = group_before(cluster, subscriptions, claims)
+    members, counts, holdings = before.members, before.counts, before.holdings
+    kinds = sort_into_kinds(cluster, counts, before.wanted, [subscriptions[member].rack for member in members])
     owned = [kinds.tally(kept) for kept in holdings.kept]
     given = _spread_out(kinds, owned)
     for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
@@ -318,7 +317,8 @@ def _spread_out(kinds: Kinds, owned: Sequence[Tally]) -> Sequence[Tally]:
 
 
 def _tables(kinds: Kinds, owned: Sequence[Tally], given: Sequence[Tally]) -> list[tuple[Needs, Needs]]:
-    """The cards each member needs, by kind: first those below the lowest count, up to it, then the rest."""
+    """Return two tables of needed cards for each kind. The first brings each member up to the lowest partition count
+    that any member has in the plan; the second has the remaining needs."""
     floor = min((sum(gets.values()) for gets in given), default=0)
     tables: list[tuple[Needs, Needs]] = [([], []) for _ in kinds.sizes]
     for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
@@ -334,7 +334,7 @@ def _tables(kinds: Kinds, owned: Sequence[Tally], given: Sequence[Tally]) -> lis
 
 
 def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:
-    """Take the surplus from a member: its highest numbers, so that the rest of every topic stays together."""
+    """Take surplus partitions from a member, highest numbers first, so that the kept partitions stay contiguous."""
     kept = holdings.kept[index]
     released: dict[str, set[int]] = {}
     for kind, pairs in _owned_by_kind(kinds, kept, surplus).items():
@@ -351,7 +351,7 @@ def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int,
 def _owned_by_kind(
     kinds: Kinds, kept: Mapping[str, Sequence[int]], wanted: Iterable[int]
 ) -> dict[int, list[tuple[int, str]]]:
-    """A member's partitions of the wanted kinds, as (number, topic)."""
+    """Return a member's partitions of the wanted kinds, as pairs (number, topic)."""
     if len(kinds.sizes) == 1:
         return {0: [(number, topic) for topic, numbers in kept.items() for number in numbers]}
     by_kind: dict[int, list[tuple[int, str]]] = {kind: [] for kind in wanted}
@@ -372,7 +372,6 @@ def _cards(kinds: Kinds, topics: Iterable[str], free: Mapping[str, list[int]]) -
 
 
 def _uncontested(hand: Cards, contested: Mapping[str, set[int]]) -> Cards:
-    """The hand without the partitions that others must revoke first."""
     if contested.keys().isdisjoint(hand.topics):
         return hand
     remaining = Cards()

@@ -1,17 +1,17 @@
-"""`cooperative-weighted`: partitions are dealt by their load, not by their number (KIP-429 as `cooperative-sticky`).
+"""`cooperative-weighted`: partitions are assigned by load, not by count. Cooperative (KIP-429), like
+`cooperative-sticky`.
 
-Topics with keys are unequal: one partition may have a quarter of all records. Each member reports the rates of its
-partitions in its user data. The leader makes the largest load as small as is useful and moves few partitions for it.
-Rates never cause a rebalance: they count whenever there is one.
+The partitions of topics with keys are uneven: one partition may have a quarter of all records. Each member reports the
+rates of its partitions in its user data. The leader reduces the largest load as far as is useful with few moves. Rates
+never cause a rebalance; they take effect when the next rebalance happens.
 
-Where they are unknown for more than half of the partitions, or all the same, or where there are more partitions than
-`WEIGHED_MAX`, the plan is that of `cooperative-sticky`. A partition without a rate weighs the mean of the others. An
-idle one weighs a twentieth of the mean: it has its costs, too, and a thousand of them should not meet at one member.
+The plan is that of `cooperative-sticky` if the rates of more than half of the partitions are unknown, if all rates are
+equal, or if there are more partitions than `WEIGHED_MAX`. Only that plan considers racks. A partition without a known
+rate gets the mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and
+a thousand idle partitions should not all go to one member.
 
-Racks count in plans of `cooperative-sticky` only.
+Decision: docs/decisions/0056-partitions-by-load.md.
 """
-
-from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -31,19 +31,20 @@ from fleet_consumer.assignors.reported_rates import (
     level_of,
     steady,
 )
-from fleet_consumer.assignors.sticky_plan import Claim, Standing, plan_sticky, sort_into_kinds, stand
+from fleet_consumer.assignors.sticky_plan import Claim, GroupBefore, group_before, plan_sticky, sort_into_kinds
 
 WEIGHED_MAX: Final = 20_000
-"""Partitions that are dealt by weight: more of them would make plans take longer than a few seconds."""
+"""Maximum number of partitions that are assigned by weight; plans with more would take longer than a few seconds."""
 KEEPERS: Final = 3
-"""Members that keep the levels of a plan for the next one. A rolling restart takes one at a time, and each plan names
-its own."""
+"""Number of members that keep the levels of a plan for the next plan. Three are enough, because a rolling restart stops
+one member at a time, and each plan chooses keepers again."""
 IDLE_SHARE: Final = 20
 ROUNDS: Final = 10
 
 
 class CooperativeWeightedAssignor:
-    """The largest load is at most about 15 % above the least possible, as far as subscriptions allow (`loads`)."""
+    """Assigns partitions so that the largest load is at most about 15 % above the smallest possible largest load, as
+    far as subscriptions allow (see `loads`)."""
 
     name = "cooperative-weighted"
     version = 1
@@ -54,11 +55,9 @@ class CooperativeWeightedAssignor:
         self._kept: Levels = {}
 
     def on_rates(self, rates: Mapping[str, Mapping[int, float]]) -> None:
-        """Keep the rates for the next subscription."""
         self._rates = rates
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """The rates of this member's partitions, and those that it keeps of the last plan."""
         rates = self._rates
         own = {
             topic: {number: level_of(rate) for number, rate in rates[topic].items()}
@@ -70,13 +69,13 @@ class CooperativeWeightedAssignor:
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:
         claims = {member: Claim(joined.owned, joined.generation) for member, joined in subscriptions.items()}
         with gc_paused():
-            standing = stand(cluster, subscriptions, claims)
-            levels = known_levels(subscriptions, standing.counts)
-            weights = weights_of(standing.counts, levels)
-            plan = _plan(standing, weights) if weights else plan_sticky(cluster, subscriptions, claims, hand_over=False)
+            before = group_before(cluster, subscriptions, claims)
+            levels = known_levels(subscriptions, before.counts)
+            weights = weights_of(before.counts, levels)
+            plan = _plan(before, weights) if weights else plan_sticky(cluster, subscriptions, claims, hand_over=False)
         if any(levels.values()):
             table = encode_report(Report(kept=levels))
-            for keeper in standing.members[:KEEPERS]:
+            for keeper in before.members[:KEEPERS]:
                 plan[keeper] = replace(plan[keeper], user_data=table)
         return plan
 
@@ -85,9 +84,11 @@ class CooperativeWeightedAssignor:
 
 
 def known_levels(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
-    """The levels to plan with, of partitions that exist: what was deleted must not fill the table of the keepers.
+    """Return the levels to plan with, only for existing partitions, because deleted partitions must not fill the
+    keepers' table.
 
-    The newest generation counts; a member's own levels only for what it claims to own.
+    Of several reports, the one with the newest generation wins. The levels that a member measured count only for
+    partitions that it claims.
     """
     measured: dict[str, dict[int, int]] = {}
     former: dict[str, dict[int, int]] = {}
@@ -107,7 +108,7 @@ def known_levels(subscriptions: Mapping[str, Subscription], counts: Mapping[str,
 
 
 def weights_of(counts: Mapping[str, int], levels: Levels) -> list[int]:
-    """The weight of each partition, topic by topic; empty where partitions are to be dealt by their number."""
+    """Return the weight of each partition, topic by topic; empty if partitions are to be assigned by count."""
     total = sum(counts.values())
     if not 0 < total <= WEIGHED_MAX:
         return []
@@ -124,38 +125,37 @@ def weights_of(counts: Mapping[str, int], levels: Levels) -> list[int]:
     return weights if len(set(weights)) > 1 else []
 
 
-def _plan(standing: Standing, weights: list[int]) -> dict[str, Assignment]:
-    """Plan everybody's share; a partition that another member still owns is left out."""
-    topics, holdings = list(standing.counts), standing.holdings
-    first = dict(zip(topics, accumulate(standing.counts.values(), initial=0), strict=False))
+def _plan(before: GroupBefore, weights: list[int]) -> dict[str, Assignment]:
+    """Plan the shares of all members. A partition that moves away from its owner stays unassigned."""
+    topics, holdings = list(before.counts), before.holdings
+    first = dict(zip(topics, accumulate(before.counts.values(), initial=0), strict=False))
     starts = list(first.values())
     had = [NOBODY] * len(weights)
     for member, kept in enumerate(holdings.kept):
         for topic, numbers in kept.items():
             for number in numbers:
                 had[first[topic] + number] = member
-    has = settle_loads(standing, weights, had)
-    shares: list[dict[str, list[int]]] = [{} for _ in standing.members]
+    has = settle_loads(before, weights, had)
+    shares: list[dict[str, list[int]]] = [{} for _ in before.members]
     for partition, member in enumerate(has):
         topic = topics[bisect_right(starts, partition) - 1]
         number = partition - first[topic]
         if member == had[partition] or (had[partition] == NOBODY and number not in holdings.contested.get(topic, ())):
             shares[member].setdefault(topic, []).append(number)
-    return {member: Assignment(share) for member, share in zip(standing.members, shares, strict=True)}
+    return {member: Assignment(share) for member, share in zip(before.members, shares, strict=True)}
 
 
-def settle_loads(standing: Standing, weights: list[int], had: list[int]) -> list[int]:
-    """The owner of each partition in the end, by the indices of members.
+def settle_loads(before: GroupBefore, weights: list[int], had: list[int]) -> list[int]:
+    """Return the final owner of each partition, as the index of a member.
 
-    What moves has no owner at the next rebalance and is then placed like any other such partition. It must come to the
-    member that this plan means, or it would set off further moves. So the plan places it in the same way, and only ends
-    when nothing more pays; if that does not happen, nothing moves.
+    A partition that moves has no owner at the next rebalance, which places it like any unowned partition: the heaviest
+    first, each at the member with the lowest load. The partition must reach the owner that this plan intends, otherwise
+    it would cause further moves. So this function simulates that placement and repeats until no move is worthwhile. If
+    that does not succeed within `ROUNDS` rounds, no partition moves.
     """
-    kinds = sort_into_kinds(
-        ClusterView(standing.counts), standing.counts, standing.wanted, [None] * len(standing.members)
-    )
-    kind_of = [kind for topic, count in standing.counts.items() for kind in _each(kinds.of[topic], count)]
-    loads = Loads(weights, kind_of, kinds.takers, had.copy(), len(standing.members))
+    kinds = sort_into_kinds(ClusterView(before.counts), before.counts, before.wanted, [None] * len(before.members))
+    kind_of = [kind for topic, count in before.counts.items() for kind in _each(kinds.of[topic], count)]
+    loads = Loads(weights, kind_of, kinds.takers, had.copy(), len(before.members))
     place(loads, [partition for partition, member in enumerate(had) if member == NOBODY])
     untouched = loads.owner.copy()
     for _ in range(ROUNDS):

@@ -1,5 +1,5 @@
 """Backfills: the driver and the tasks that run a group's handler over a bounded part of a topic, on Spark.
 
-The driver goes through the ranges slice by slice and notes each finished one in the ledger (`contract/backfill_ledger`)
-from which the next attempt goes on. Spark is imported only where it runs: in the driver's session and in the tasks.
+The driver runs slice after slice, and records each finished slice in the ledger (`contract/backfill_ledger`). The next
+attempt continues from the ledger. Only the driver's session and the tasks import Spark.
 """

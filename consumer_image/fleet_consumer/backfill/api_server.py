@@ -1,10 +1,8 @@
-"""ConfigMaps of the Kubernetes API, read and replaced with the pod's own service account: the ledger and the control.
+"""ConfigMaps of the Kubernetes API (ledger and control), read and replaced with the pod's service account.
 
-A restart of the API server must not end a backfill: requests are repeated for minutes. The token is read from its file
-for every request, because the kubelet renews it.
+Failed requests are retried for several minutes, so that a restart of the API server does not end a backfill. Each
+request reads the token from its file, because the kubelet renews it.
 """
-
-from __future__ import annotations
 
 import http.client
 import json
@@ -36,11 +34,11 @@ LOG = logging.getLogger("fleet_consumer.backfill")
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API_URL: Final = "FLEET_API_SERVER"
-"""Environment variable that replaces the pod's own API server, such as http://127.0.0.1:8001 behind a proxy."""
+"""Environment variable with the URL of the API server or of a proxy; it overrides the address that pods get."""
 PATIENCE_S: Final = 600.0
-"""Requests that find no API server are repeated for so long."""
+"""Maximum time for repeating a request that gets 429, 5xx or no answer."""
 REFUSED_PATIENCE_S: Final = 30.0
-"""The same for 401, 403 and 404: a token or a RoleBinding may be new."""
+"""Maximum time for repeating a request that gets 401, 403 or 404: a token or RoleBinding takes effect with a delay."""
 PAUSE_S: Final = 0.5
 PAUSE_MAX_S: Final = 15.0
 TIMEOUT_S: Final = 30.0
@@ -50,11 +48,11 @@ Document = dict[str, Any]
 
 
 class ApiConflict(Exception):
-    """The object was changed since it was read."""
+    """The object has changed since it was read."""
 
 
 class ApiFailed(Exception):
-    """The API server is away for too long, or refuses the request."""
+    """The API server was unavailable for too long, or it refused the request."""
 
     reason = "ApiServerFailed"
 
@@ -62,15 +60,15 @@ class ApiFailed(Exception):
 class ConfigMaps(Protocol):
     """Access to the ConfigMaps of one namespace."""
 
-    def read(self, name: str) -> Document:
-        """The object. Raises ApiFailed."""
+    def get(self, name: str) -> Document:
+        """Read the object. Raises ApiFailed."""
 
     def replace(self, document: Document) -> Document:
-        """Replace the object if it is still the one that was read. Raises ApiConflict and ApiFailed."""
+        """Replace the object if it has not changed since it was read. Raises ApiConflict and ApiFailed."""
 
 
 class ApiServer:
-    """ConfigMaps by HTTP. One thread uses it; `wait` passes the time between two tries."""
+    """Reads and replaces ConfigMaps over HTTP. Not thread-safe. `wait` sleeps before a request is repeated."""
 
     def __init__(
         self,
@@ -91,7 +89,7 @@ class ApiServer:
         self._clock = clock
         self._wait = wait or threading.Event().wait
 
-    def read(self, name: str) -> Document:
+    def get(self, name: str) -> Document:
         return self._ask("GET", name, None)
 
     def replace(self, document: Document) -> Document:
@@ -105,20 +103,20 @@ class ApiServer:
                 with suppress(ValueError):
                     if isinstance(found := json.loads(answer), dict):
                         return found
-                answer = "an answer that is no JSON object"
+                answer = "the answer is not a JSON object"
             if status == 409:
-                raise ApiConflict(f"ConfigMap {name} was changed meanwhile")
+                raise ApiConflict(f"ConfigMap {name} has changed since it was read")
             patience = REFUSED_PATIENCE_S if status in REFUSALS else PATIENCE_S
             if self._clock.monotonic() - began + pause > patience or (
                 400 <= status < 500 and status not in (*REFUSALS, 429)
             ):
                 raise ApiFailed(f"{method} of ConfigMap {name}: {_seen(status, answer)}")
-            LOG.warning("the API server is asked again", extra=fields(error=_seen(status, answer)))
+            LOG.warning("request to the API server failed; retrying", extra=fields(error=_seen(status, answer)))
             self._wait(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _once(self, method: str, name: str, document: Document | None) -> tuple[int, str]:
-        """Status and body; status 0 and the error's text if there was no answer."""
+        """Return the HTTP status and the body, or 0 and the error's text if no answer came."""
         if not self._url.hostname:
             return 400, f"no API server is known: neither {API_URL} nor KUBERNETES_SERVICE_HOST is set"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -155,11 +153,11 @@ def _seen(status: int, answer: str) -> str:
 
 
 CONFLICTS_MAX: Final = 20
-"""Somebody who changes the ledger more often than this in a row works against the driver."""
+"""Number of conflicts in a row after which a write fails, because something else keeps changing the ledger."""
 
 
 class LedgerStore:
-    """Reads and writes the ledger of one attempt. A ledger of a newer attempt raises Superseded, from every call."""
+    """Reads and writes the ledger for one attempt. Every method raises Superseded if a newer attempt owns it."""
 
     def __init__(self, objects: ConfigMaps, name: str, attempt: int) -> None:
         self._objects = objects
@@ -167,44 +165,44 @@ class LedgerStore:
         self._attempt = attempt
         self._document: Document = {}
 
-    def read(self) -> Ledger | None:
-        """The stored ledger, None before the first was written. Raises SettingsInvalid for one that is unreadable.
+    def load(self) -> Ledger | None:
+        """Return the stored ledger, or None before the first write. Raises SettingsInvalid if it is unreadable.
 
-        Only a document of this attempt or an older one is the base of the next write: a caller that goes on after
-        Superseded would replace the ledger of the newer attempt.
+        A newer attempt's ConfigMap is not kept as the base of the next write. Otherwise a caller that continued after
+        Superseded would overwrite the newer attempt's ledger.
         """
-        document = self._objects.read(self._name)
+        document = self._objects.get(self._name)
         text = _data(document).get(LEDGER_KEY)
         ledger = None if text is None else parse_ledger(text)
         if ledger is not None and ledger.attempt > self._attempt:
             raise Superseded(
-                f"ledger {self._name} belongs to attempt {ledger.attempt}, and this is attempt {self._attempt}"
+                f"ledger {self._name} belongs to attempt {ledger.attempt}, but this is attempt {self._attempt}"
             )
         self._document = document
         return ledger
 
     def alive(self, sign: int) -> None:
-        """Store a sign of progress next to the ledger. It is tried once: the next one comes soon."""
+        """Store `sign`, a sign of life. A conflict is not retried, because the next sign follows soon."""
         try:
             self._put(ALIVE_KEY, str(sign))
         except ApiConflict:
-            self.read()
+            self.load()
 
     def write(self, ledger: Ledger) -> None:
-        """Store a ledger. What this attempt wrote before is replaced, also if its answer was lost on the way."""
+        """Replace this attempt's stored ledger. Raises ApiFailed after CONFLICTS_MAX conflicts in a row. After a
+        conflict the ledger is read again, because an earlier try may have succeeded although its answer was lost."""
         text = ledger_text(ledger)
         for _ in range(CONFLICTS_MAX):
             try:
                 self._put(LEDGER_KEY, text)
                 return
             except ApiConflict:
-                self.read()
+                self.load()
                 if _data(self._document).get(LEDGER_KEY) == text:
                     return
-        raise ApiFailed(f"ConfigMap {self._name} is changed by others all the time; only the driver may write it")
+        raise ApiFailed(f"ConfigMap {self._name} keeps changing; find out what changes it, because only the driver may")
 
     def _put(self, key: str, text: str) -> None:
-        """Replace a text of the object that was read or written last. Raises ApiConflict."""
         data = {**_data(self._document), key: text}
         self._document = self._objects.replace({**self._document, "data": data})
 
@@ -214,8 +212,10 @@ def _data(document: Document) -> Mapping[str, str]:
 
 
 def read_control(objects: ConfigMaps, name: str) -> Control:
-    """The operator's orders as they are now. Raises SettingsInvalid if they are missing or unreadable."""
-    text = _data(objects.read(name)).get(CONTROL_KEY)
+    """Read the operator's current instructions (control). Raises SettingsInvalid if they are missing or unreadable."""
+    text = _data(objects.get(name)).get(CONTROL_KEY)
     if text is None:
-        raise SettingsInvalid(f"ConfigMap {name}", f"has no {CONTROL_KEY}; the operator writes it")
+        raise SettingsInvalid(
+            f"ConfigMap {name}", f"has no {CONTROL_KEY}, which the operator writes; check that the operator runs"
+        )
     return parse_control(text)

@@ -1,9 +1,4 @@
-"""The group's brokers as the driver asks them: whether ranges are there, and the limits of topics.
-
-A task would notice a missing range only in the middle of a slice.
-"""
-
-from __future__ import annotations
+"""The driver's requests to the group's brokers: whether a slice's ranges still exist, and the size limits of topics."""
 
 import logging
 import threading
@@ -31,18 +26,19 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 MISSING_TRIES: Final = 10
-"""A topic is missing, or another one, if brokers say so again and again: one that has just started may not know it."""
+"""Number of answers saying that the topic is missing or was recreated, after which the check fails. A single answer is
+not enough, because a broker that has just started may not know the topic yet."""
 TRIES: Final = 30
-"""Tries for any other answer: leaders move, and brokers restart, within a minute or two."""
+"""Number of failed tries after which the check fails, for any error: a broker's restart takes a minute or two."""
 PAUSE_S: Final = 2.0
 PATIENCE_S: Final = 120.0
-"""Time of all tries: with a wrong password each of them takes as long as the query may."""
+"""Maximum time for all tries of the check. With a wrong password each try takes the whole request timeout."""
 LIMITS_TIMEOUT_S: Final = 10.0
 PROOF_TIMEOUT_S: Final = 10.0
 
 
 class BrokersView:
-    """Questions to the brokers of one Backfill. Raises BackfillFailed."""
+    """Sends the requests of one Backfill to the brokers. Raises BackfillFailed."""
 
     def __init__(self, config: BackfillConfig, *, wait: Callable[[float], object] | None = None) -> None:
         self._config = config
@@ -51,24 +47,25 @@ class BrokersView:
         self._isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
 
     def check(self, planned: Sequence[TaskRange]) -> None:
-        """Raise BackfillFailed if the topic or a part of these ranges is gone, or if it is another topic by now."""
+        """Raise BackfillFailed if the topic or some of the planned offsets no longer exist, if the topic was recreated,
+        or if a transaction may be open within the ranges."""
         bounds = self._bounds(sorted({each.partition for each in planned}))
         for each in planned:
             first, end = bounds[each.partition]
             place = f"topic {self._config.topic!r} partition {each.partition}, offsets {each.first} to {each.end}"
             if each.first < first:
-                seen = f"the log begins at {first}: retention or a deletion removed the rest"
+                seen = f"the log begins at {first}, because retention or a deletion removed the earlier records"
                 raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
             if each.end > end and self._isolation == "read_committed":
-                # The end of what is committed: a transaction may be open there.
+                # With `read_committed`, `end` is the last stable offset, at which a transaction may be open.
                 seen = f"committed records end at {end}, so a transaction may be open"
                 raise BackfillFailed("RangeNotCommitted", f"{place}: {seen}", final=False)
             if each.end > end:
-                seen = f"the log ends at {end}: the topic was deleted and made again, or lost records"
+                seen = f"the log ends at {end}, so the topic was recreated or has lost records"
                 raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
 
     def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """`max.message.bytes` of topics; those that the principal may not describe are left out."""
+        """Return `max.message.bytes` by topic. Topics without a readable limit (no permission, say) are left out."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -79,11 +76,11 @@ class BrokersView:
             try:
                 found[resource.name] = int(answer.result(LIMITS_TIMEOUT_S)["max.message.bytes"].value)
             except (KafkaException, KeyError, TypeError, ValueError, TimeoutError) as error:
-                LOG.info("a topic's size limit is not known", extra=fields(topic=resource.name, error=str(error)))
+                LOG.info("a topic's size limit is unknown", extra=fields(topic=resource.name, error=str(error)))
         return found
 
     def _bounds(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
-        """The log start and end of each partition, asked until all have a leader that answers."""
+        """Return log start and end offsets (`read_committed`: last stable offset). Retries until all leaders answer."""
         lost = failed = 0
         deadline = self._clock.monotonic() + PATIENCE_S
         while True:
@@ -91,13 +88,13 @@ class BrokersView:
                 return self._asked(partitions)
             except BackfillFailed as error:
                 failed += 1
-                # A broker that was away may still know a topic that was deleted, and not yet one that was made.
+                # A broker that was down may still list a deleted topic, or not list a new topic yet.
                 lost += error.final
                 if lost >= MISSING_TRIES:
                     raise
                 if failed >= TRIES or self._clock.monotonic() >= deadline:
                     raise BackfillFailed(error.reason, str(error), final=False) from error
-                LOG.info("brokers are asked again", extra=fields(error=str(error)))
+                LOG.info("request to the brokers failed; retrying", extra=fields(error=str(error)))
             self._wait(PAUSE_S)
 
     def _asked(self, partitions: Sequence[int]) -> dict[int, tuple[int, int]]:
@@ -118,12 +115,14 @@ class BrokersView:
             if partition not in bounds:
                 message = f"partition {partition} of topic {topic!r} has no leader"
                 raise BackfillFailed("PartitionUnavailable", message, final=False)
-        # Behind the bounds: a topic never gets its former id back, so they are of this one.
+        # Checked after the bounds. A recreated topic never has the same id, so a matching id proves that the bounds are
+        # those of this topic.
         self._prove(connection)
         return bounds
 
     def _prove(self, connection: ConnectionSettings) -> None:
-        """Raise BackfillFailed unless cluster and topic are those of the range, as far as the settings name them."""
+        """Raise BackfillFailed if the cluster id or topic id in the settings is not the current id, or if the brokers
+        report no id. An id that the settings lack is not checked."""
         config = self._config
         if config.cluster_id is None and config.topic_id is None:
             return
@@ -141,6 +140,6 @@ class BrokersView:
         if wanted is None or wanted == found:
             return
         if found is None:
-            raise BackfillFailed("RangeNotProven", f"{what} {wanted}, and a broker does not say its id", final=False)
-        seen = f"{what} {wanted}, and now it is {found}: the offsets of the range are those of other records"
+            raise BackfillFailed("RangeNotProven", f"{what} {wanted}, but the broker reports no id", final=False)
+        seen = f"{what} {wanted}, but the id is now {found}, so the offsets of the range belong to other records"
         raise BackfillFailed("RangeLost", seen, final=True)

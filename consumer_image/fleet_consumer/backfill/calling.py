@@ -1,10 +1,8 @@
-"""Calls of a handler, in the process that is its own: records in, an answer for each of the first of them out.
+"""Callers for every kind of handler (synchronous, batch, threads, event loop, HTTP), used in the handler's process.
 
-What a live worker can run, a Backfill can: synchronous handlers, batches, threads, event loops, HTTP. Nothing of a
-worker's loop is here, since nothing has to be committed, and no poll to be kept up.
+`Caller.handle` takes a list of records, and returns an answer for each record that it handled before it stopped. The
+worker's consume loop is not used, because a Backfill has no commits and no poll interval.
 """
-
-from __future__ import annotations
 
 import os
 import threading
@@ -14,7 +12,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final
 
-from fleet_consumer.backfill.marks import Marks
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.handlers.call import CURRENT_CALL, HandlerCall, end_forked_child
@@ -29,18 +27,19 @@ from fleet_consumer.record import Produce, Record
 Answer = tuple[Produce, ...] | BaseException
 """The outputs of a record, or its error."""
 Ends = Callable[[BaseException], bool]
-"""True for an error of a record that ends the task: nothing is handled behind it then."""
+"""Returns True for an error that ends the task, so that no later record is handled."""
 
 SINGLE_AT_ONCE: Final = 500
-"""Records that are handled one by one between two looks at the rate."""
+"""Maximum number of single records that are handled between two checks of the rate."""
 CLOCK_EVERY: Final = 8
-"""Records after which the clock is read: each time costs as much as a hundredth of a handler of 15 µs."""
+"""Number of single records between two reads of the clock. A read costs one percent of a handler call of 15 µs."""
 ROUNDS: Final = 32
-"""Records of one list for each call that may be under way at once: at its end the calls wait for the last one."""
+"""Minimum length of a list for `handle`, as a multiple of the number of concurrent calls. At the end of a list, idle
+slots wait for the last call, so short lists waste time."""
 
 
 class Caller(ABC):
-    """A way to call a handler. `at_once` is the longest list that it takes; with `mixed` one may have records of
+    """Calls a handler. `at_once` is the maximum length of a list for `handle`. If `mixed`, a list may have records of
     several partitions."""
 
     at_once = SINGLE_AT_ONCE
@@ -48,54 +47,58 @@ class Caller(ABC):
 
     @abstractmethod
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
-        """Handle these records, which are the handler's own, in the order of their keys at least. The answers of the
-        first ones: no call begins after `deadline` (monotonic seconds), nor after an error that `ends`."""
+        """Handle these records; records with the same key are handled in order. The handler may modify the records.
+
+        Handling stops once `deadline` (monotonic seconds) has passed, or an error `ends` the task. Returns the answers
+        to the records up to that point, without a gap.
+        """
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        """Run `setup` or `teardown` and wait; raises what it raises."""
+        """Run the handler's `setup` or `teardown` to its end; raises the errors of this hook."""
         hook(*arguments)
 
     def close(self) -> None:  # noqa: B027  # most have no threads
-        """End its threads."""
+        """Stop the threads."""
 
 
-def make_caller(config: WorkerConfig, handler: Handler, marks: Marks, clock: Clock) -> Caller:
-    """The caller for this handler and its settings, with its threads started."""
+def make_caller(config: WorkerConfig, handler: Handler, call_slots: CallSlots, clock: Clock) -> Caller:
+    """Return a caller for this handler, and start the caller's threads."""
     settings, batch = config.handler, config.consumer.max_poll_records if handler.batch else 0
     outputs = Outputs(settings.outputs)
     if batch and settings.concurrency == 1 and not handler.asynchronous:
-        return Batches(make_performer(settings, handler, outputs).perform, batch, marks)
+        return Batches(make_performer(settings, handler, outputs).perform, batch, call_slots)
     executor = make_executor(settings, handler, clock, outputs)
     if executor is None:
         decoders = decoder("key", settings.decode.key), decoder("value", settings.decode.value)
-        return OneByOne(handler, decoders, outputs, marks, clock)
+        return OneByOne(handler, decoders, outputs, call_slots, clock)
     executor.start()
-    return Concurrent(executor, batch, marks, clock)
+    return Concurrent(executor, batch, call_slots, clock)
 
 
 class OneByOne(Caller):
-    """A synchronous handler of single records, on this thread."""
+    """Calls a synchronous handler with single records, on the thread that calls `handle`."""
 
     def __init__(
-        self, handler: Handler, decoders: tuple[Any, Any], outputs: Outputs, marks: Marks, clock: Clock
+        self, handler: Handler, decoders: tuple[Any, Any], outputs: Outputs, call_slots: CallSlots, clock: Clock
     ) -> None:
         self._call = handler.call
         self._decode_key, self._decode_value = decoders
         self._outputs = outputs
-        self._marks = marks
+        self._call_slots = call_slots
         self._now = clock.monotonic
         self._pid = os.getpid()
-        # Filled in a child that the handler forks, which would handle the rest of the list once more.
+        # Filled only in a child process that the handler has forked, which must not handle the remaining records.
         self._forked: list[bool] = []
         os.register_at_fork(after_in_child=lambda: self._forked.append(True))
 
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
-        # The hot loop: names are looked up once, and the clock is read after every few records.
-        call, now, outputs_of, forked, offset = self._call, self._now, self._outputs.of, self._forked, Marks.OFFSET
+        # The hot loop: local names save attribute lookups, and the clock is read once per CLOCK_EVERY records.
+        call, now, outputs_of, forked = self._call, self._now, self._outputs.records_in, self._forked
+        offset = CallSlots.OFFSET
         decode_key, decode_value = self._decode_key, self._decode_value
         in_hand = HandlerCall([records[0]], threading.get_ident())
-        held, cells = in_hand.records, self._marks.cells
-        self._marks.hold(held)
+        held, cells = in_hand.records, self._call_slots.cells
+        self._call_slots.hold(held)
         token = CURRENT_CALL.set(in_hand)
         answers: list[Answer] = []
         try:
@@ -116,7 +119,7 @@ class OneByOne(Caller):
                         if ends(error):
                             break
                     if forked:
-                        # Before the mark is released: it is the parent's, too.
+                        # The child must exit without releasing the slot, because its parent still uses this slot.
                         end_forked_child(self._pid)
                 else:
                     if now() < deadline:
@@ -124,29 +127,31 @@ class OneByOne(Caller):
                 break
         finally:
             CURRENT_CALL.reset(token)
-            self._marks.release()
+            self._call_slots.release()
         return answers
 
 
 class Batches(Caller):
-    """A synchronous handler of batches, on this thread: each list is one call."""
+    """Calls a synchronous batch handler once per list, on the thread that calls `handle`."""
 
-    def __init__(self, perform: Callable[[Sequence[Record]], list[Result]], at_once: int, marks: Marks) -> None:
+    def __init__(
+        self, perform: Callable[[Sequence[Record]], list[Result]], at_once: int, call_slots: CallSlots
+    ) -> None:
         self._perform = perform
         self.at_once = at_once
-        self._marks = marks
+        self._call_slots = call_slots
         self._pid = os.getpid()
 
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
         token = CURRENT_CALL.set(HandlerCall(records, threading.get_ident()))
-        self._marks.hold(records)
+        self._call_slots.hold(records)
         try:
             results = self._perform(records)
             end_forked_child(self._pid)
             return [_answer(each) for each in results]
         finally:
             CURRENT_CALL.reset(token)
-            self._marks.release()
+            self._call_slots.release()
 
 
 def _answer(result: Result) -> Answer:
@@ -155,11 +160,11 @@ def _answer(result: Result) -> Answer:
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Records of one call: those from `place` on in the list."""
+    """One call. `place` is the index of its first record in the list for `handle`; `back` receives the results."""
 
     place: int
     records: list[Record]
-    back: SimpleQueue[tuple[_Piece, Sequence[Result]]]
+    back: "SimpleQueue[tuple[_Piece, Sequence[Result]]]"
     slot: int = 0
     unwanted: bool = field(default=False, init=False)
 
@@ -168,16 +173,15 @@ class _Piece:
 
 
 class Concurrent(Caller):
-    """A handler of which several calls are under way at once, in the worker's own executors. One record of each key, or
-    one batch of each partition, is in hand at a time."""
+    """Calls a handler concurrently through the worker's executors, with at most one record of a key or one batch of a
+    partition at a time. `batch` is the maximum length of a batch, or 0 for single records."""
 
     mixed = True
 
-    def __init__(self, executor: Executor, batch: int, marks: Marks, clock: Clock) -> None:
-        """`batch` is the longest batch, 0 for single records."""
+    def __init__(self, executor: Executor, batch: int, call_slots: CallSlots, clock: Clock) -> None:
         self._executor = executor
         self._batch = batch
-        self._marks = marks
+        self._call_slots = call_slots
         self._now = clock.monotonic
         self.at_once = max(SINGLE_AT_ONCE, ROUNDS * executor.size * max(1, batch // ROUNDS))
 
@@ -195,18 +199,19 @@ class Concurrent(Caller):
                 key, piece = given
                 keys[piece], piece.slot = key, slots.pop()
                 begun = max(begun, piece.place)
-                self._marks.hold(piece.records, piece.slot)
+                self._call_slots.hold(piece.records, piece.slot)
                 self._executor.give(piece)
             if not keys:
                 break
             piece, results = back.get()
-            self._marks.release(piece.slot)
+            self._call_slots.release(piece.slot)
             slots.append(piece.slot)
             order.done(keys.pop(piece))
             answers[piece.place : piece.place + len(results)] = map(_answer, results)
             failed = any(each.error is not None and ends(each.error) for each in results)
             if not over and (failed or self._now() >= deadline):
-                # What lies before a record that has begun is handled still, or that would be handled twice.
+                # A waiting call must still run if its records come before those of a call that has begun. Otherwise
+                # the answers would have a gap, and the next try would repeat the calls after the gap.
                 over = True
                 order.discard(lambda waiting, last=begun: waiting.place > last)  # type: ignore[misc]
         first_open = answers.index(None) if None in answers else len(answers)

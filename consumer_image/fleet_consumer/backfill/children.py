@@ -1,6 +1,4 @@
-"""A handler's process as its task sees it: started, given orders, watched, and replaced when it is gone."""
-
-from __future__ import annotations
+"""The task's side of a handler's process: starts the process, sends it requests, watches it, and reports its death."""
 
 import logging
 import os
@@ -14,33 +12,33 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from typing import IO, Any, Final
 
+from fleet_consumer.backfill.call_slots import CallSlots, InHand
 from fleet_consumer.backfill.errors import ADVICE, BackfillFailed
-from fleet_consumer.backfill.marks import InHand, Marks
-from fleet_consumer.backfill.work import Order, Part, config_of, log_as
-from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
+from fleet_consumer.backfill.work import Part, PlayRequest, config_of, log_as
+from fleet_consumer.contract.backfill_ledger import RunProblem, SuspectedRecord
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
-LOOK_S: Final = 1.0
-"""The interval at which a silent process is looked at."""
+SILENCE_POLL_S: Final = 1.0
+"""Interval at which a process that sends nothing is checked for calls that hang."""
 STACKS_S: Final = 1.0
-"""Time for a process to write where its threads are, before it is ended."""
+"""Time that a process gets to write its threads' stacks before it is killed."""
 
 
 class Died(Exception):
-    """The process ended while it had records in hand."""
+    """The handler's process died during a handler call; `suspected` are the records of its running calls."""
 
-    def __init__(self, cause: str, suspects: list[Suspect]) -> None:
+    def __init__(self, cause: str, suspected: list[SuspectedRecord]) -> None:
         super().__init__(cause)
-        self.suspects = suspects
+        self.suspected = suspected
 
 
 class HandlerProcess:
-    """The process of one side's handler. It lives until `close`, or until it dies, which `play` reports."""
+    """The process of one handler: the group's own or, in a comparison, the candidate (`side`)."""
 
     def __init__(self, config_text: str, side: str) -> None:
-        """Start it, and wait until its handler is set up. Raises BackfillFailed."""
+        """Start the process and wait for the handler's `setup`. Raises BackfillFailed."""
         config = config_of(config_text)
         log_as(config)
         worker = config.worker
@@ -49,12 +47,12 @@ class HandlerProcess:
         self._hang_s = float(min(worker.consumer.max_poll_interval_seconds, config.progress_seconds))
         slots, longest = worker.handler.concurrency, worker.consumer.max_poll_records
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # `close` closes it
-        self._marks = Marks(self._file.fileno(), slots, longest)
+        self._call_slots = CallSlots(self._file.fileno(), slots, longest)
         self._connection, theirs = Pipe()
         end, self._lifeline = os.pipe()
         inherited = (theirs.fileno(), end, self._file.fileno())
         words = [sys.executable, "-m", "fleet_consumer.backfill.process", *map(str, inherited)]
-        # Its standard output is not Spark's: the Python worker's own is a protocol.
+        # The child writes to standard error, because Spark uses the Python worker's standard output for its protocol.
         self._process = subprocess.Popen(words, pass_fds=inherited, stdin=subprocess.DEVNULL, stdout=2)
         theirs.close()
         os.close(end)
@@ -63,7 +61,7 @@ class HandlerProcess:
             problem: RunProblem | None = self._next("setup of the handler")
         except Died as death:
             raise BackfillFailed(
-                "SetupFailed", f"the process of the handler {death} before its setup ended", final=False
+                "SetupFailed", f"the handler's process {death} before its setup had finished", final=False
             ) from death
         if problem is not None:
             self.close()
@@ -71,13 +69,13 @@ class HandlerProcess:
 
     @property
     def usable(self) -> bool:
-        """True if it can be given an order."""
         return not self._closed and self._process.poll() is None
 
-    def play(self, order: Order) -> Iterator[Part]:
-        """Have an order played; its parts as they are done. Raises Died, or BackfillFailed if no record was in hand."""
+    def play(self, request: PlayRequest) -> Iterator[Part]:
+        """Run a request and yield its parts. If the process dies, raises Died, or BackfillFailed if no handler call was
+        running."""
         try:
-            self._connection.send(order)
+            self._connection.send(request)
         except OSError as error:
             raise self._death() from error
         whole = False
@@ -89,11 +87,12 @@ class HandlerProcess:
                 yield part
         finally:
             if not whole:
-                # Spark has ended the task: what the process says from now on is about an order of nobody.
+                # Spark has ended the task. The process cannot be used again, because its remaining messages would be
+                # taken for answers to the next request.
                 self.close()
 
     def close(self) -> None:
-        """Let it end: its `teardown` runs, and nobody waits for it. Idempotent."""
+        """Tell the process to run `teardown` and exit, without waiting. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -103,28 +102,28 @@ class HandlerProcess:
         self._file.close()
 
     def _next(self, what: str) -> Any:
-        """Its next word. Raises Died if it ends, or if it is silent with the same records for too long."""
+        """Wait for the process's next message. Raises the errors of `play`, also if a call or `setup` hangs."""
         seen: dict[int, tuple[InHand, float]] = {}
         began = time.monotonic()
         while True:
             try:
-                if self._connection.poll(LOOK_S):
+                if self._connection.poll(SILENCE_POLL_S):
                     return self._connection.recv()
             except (EOFError, OSError) as error:
                 raise self._death() from error
             now = time.monotonic()
             seen = {
                 slot: seen[slot] if slot in seen and seen[slot][0] == held else (held, now)
-                for slot, held in self._marks.read().items()
+                for slot, held in self._call_slots.active_calls().items()
             }
             hung = [held for held, since in seen.values() if now - since >= self._hang_s]
             if hung or (what.startswith("setup") and now - began >= self._hang_s):
                 raise self._ended(what)
 
     def _ended(self, what: str) -> Died:
-        """End a process that does not come back; it writes first where its threads are."""
-        cause = f"was ended, because {what} did not return within {self._hang_s:g} s"
-        held = list(self._marks.read().values())
+        """Let a process that hangs write its threads' stacks, then kill it. Returns the error to raise."""
+        cause = f"was killed, because {what} did not return within {self._hang_s:g} s"
+        held = list(self._call_slots.active_calls().values())
         self._process.send_signal(signal.SIGUSR1)
         time.sleep(STACKS_S)
         self._process.kill()
@@ -133,13 +132,13 @@ class HandlerProcess:
 
     def _death(self) -> Exception:
         code = self._process.wait()
-        held = list(self._marks.read().values())
+        held = list(self._call_slots.active_calls().values())
         name = signal.Signals(-code).name if -code in set(signal.Signals) else ""
-        cause = f"was ended by signal {-code} {name}".strip() if code < 0 else f"ended with exit code {code}"
+        cause = f"was killed by signal {-code} {name}".strip() if code < 0 else f"ended with exit code {code}"
         died = self._died(cause, held)
         if held:
             return died
-        message = f"the handler's process {cause} with no record in hand; {ADVICE}"
+        message = f"the handler's process {cause} while no handler call was running; {ADVICE}"
         return BackfillFailed("HandlerProcessDied", message, final=False)
 
     def _died(self, cause: str, held: list[InHand]) -> Died:
@@ -147,4 +146,4 @@ class HandlerProcess:
         seen = fields(cause=cause, pid=self._process.pid, inHand="; ".join(map(str, held[:3])))
         LOG.error("the handler's process died", extra=seen)
         places = [(each.partition, offset) for each in held for offset in each.offsets]
-        return Died(cause, [Suspect(partition=p, offset=o, side=self._side, deaths=1) for p, o in places])
+        return Died(cause, [SuspectedRecord(partition=p, offset=o, side=self._side, deaths=1) for p, o in places])

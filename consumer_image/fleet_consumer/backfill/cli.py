@@ -1,11 +1,9 @@
-"""The driver's process: `spark-submit` starts it in a pod, tests start it with a local master.
+"""Driver of a Backfill: runs one attempt, in a pod through `spark-submit` or with a local Spark master.
 
-Settings are tried first, before any session of Spark: a mistake there ends the attempt in seconds. Only executors
-import handlers, as the driver's pod has a token for Kubernetes. The exit codes are those of `contract/pod.py`; the last
-line of standard output and the termination message say why.
+Settings are checked before the Spark session starts, so a mistake ends the attempt in seconds. Only executors import
+handlers, because the driver's pod has a token for the Kubernetes API. The exit codes are those of `contract/pod.py`.
+The last line of standard output and the termination message give the reason.
 """
-
-from __future__ import annotations
 
 import argparse
 import logging
@@ -25,7 +23,7 @@ from fleet_consumer.backfill.run import Engine, Parts, Run
 from fleet_consumer.backfill.work import Work, policies_text
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BOTH, BackfillConfig, load_config
-from fleet_consumer.contract.backfill_ledger import RunProblem, Suspect
+from fleet_consumer.contract.backfill_ledger import RunProblem, SuspectedRecord
 from fleet_consumer.contract.pod import BACKFILL_CONFIG, EXIT_OK, EXIT_SETTINGS, EXIT_SUPERSEDED, EXIT_SURROUNDINGS
 from fleet_consumer.contract.policies import PolicyInvalid
 from fleet_consumer.contract.section import SettingsInvalid
@@ -35,17 +33,22 @@ from fleet_consumer.worker.lifecycle.termination import report_result
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 PROBLEM_CHARACTERS_MAX: Final = 2_000
-"""A termination message may have 4 KiB."""
+"""Maximum length of an error message in characters; Kubernetes limits a termination message to 4 KiB."""
 UNFORESEEN: Final = "DriverFailed"
-"""Reason of an error that nobody has thought of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one attempt; returns its exit code."""
     parser = argparse.ArgumentParser(prog="fleet-backfill", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--config", default=BACKFILL_CONFIG, metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--attempt", type=int, required=True, help="number of this attempt; a greater one wins")
-    parser.add_argument("--master", help="Spark's master, where spark-submit does not give it")
+    parser.add_argument(
+        "--config", default=BACKFILL_CONFIG, metavar="FILE", help="path of the settings file (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--attempt",
+        type=int,
+        required=True,
+        help="number of this attempt; attempts with lower numbers can no longer write",
+    )
+    parser.add_argument("--master", help="Spark's master URL; needed only if spark-submit does not set it")
     options = parser.parse_args(arguments)
     try:
         config = load_config(options.config)
@@ -57,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Attempt:
-    """One attempt with its parts."""
-
     def __init__(self, config: BackfillConfig, options: argparse.Namespace) -> None:
         self._config = config
         self._options = options
@@ -71,7 +72,7 @@ class _Attempt:
         try:
             covered = self._play()
         except Superseded as error:
-            LOG.error("a newer attempt has the ledger")  # noqa: TRY400
+            LOG.error("a newer attempt owns the ledger")  # noqa: TRY400
             return _report(problem_of(error), EXIT_SUPERSEDED)
         except Exception as error:
             problem = problem_of(error)
@@ -79,7 +80,11 @@ class _Attempt:
             said = logs.fields(reason=problem.reason, error=problem.message)
             LOG.error("the attempt failed", exc_info=unforeseen, extra=said)  # noqa: TRY400
             return self._ended(problem)
-        reason, message = ("Covered", "all is covered") if covered else ("Suspended", "stopped by the control")
+        reason, message = (
+            ("Covered", "all ranges are covered")
+            if covered
+            else ("Suspended", "stopped as the operator's control requests")
+        )
         report_result({"ok": True, "reason": reason, "message": message})
         return EXIT_OK
 
@@ -106,8 +111,8 @@ class _Attempt:
 
             return self._run.go(start)
 
-    def _prepare(self, seconds: float, rate: float | None, suspects: tuple[Suspect, ...]) -> Work:
-        """A slice's order, with the policies as they are now."""
+    def _prepare(self, seconds: float, rate: float | None, suspected: tuple[SuspectedRecord, ...]) -> Work:
+        """Return the request for a slice's tasks, with the current policies."""
         worker = self._config.worker
         if self._limits is None:
             failed = worker.failed_topic if self._config.on_error == "FailedTopic" else None
@@ -117,38 +122,40 @@ class _Attempt:
         except (OSError, ValueError, PolicyInvalid) as error:
             raise BackfillFailed("PolicyFileUnreadable", f"{worker.policy_file}: {error}", final=False) from error
         return Work(
-            config=self._text, policies=policies, seconds=seconds, rate=rate, limits=self._limits, suspects=suspects
+            config=self._text, policies=policies, seconds=seconds, rate=rate, limits=self._limits, suspected=suspected
         )
 
     def _ended(self, problem: RunProblem) -> int:
-        """Leave the problem in the ledger if that can be reached, and report it; the exit code."""
         try:
             if self._run is not None:
                 self._run.fail(problem)
         except Superseded as error:
             return _report(problem_of(error), EXIT_SUPERSEDED)
         except Exception as error:
-            LOG.warning("the problem is not in the ledger", extra=logs.fields(error=str(error)))
+            LOG.warning("the problem could not be written to the ledger", extra=logs.fields(error=str(error)))
         return _report(problem, EXIT_SETTINGS if problem.final else EXIT_SURROUNDINGS)
 
 
 def check(config: BackfillConfig) -> None:
-    """Raise for settings that this driver cannot run."""
+    """Raise SettingsInvalid for settings that this driver cannot run."""
     live = {config.topic, *config.worker.topics, *config.worker.handler.outputs}
     if config.sink.topic in live:
-        problem = f"is {config.sink.topic!r}, a topic of the live group; a Backfill writes to a topic of its own"
+        problem = f"is {config.sink.topic!r}, a topic of the live group; give a topic that the live group does not use"
         raise SettingsInvalid("sink.topic", problem)
     if config.compare is None:
         return
     for name in ("topic", "table"):
         if getattr(config.sink, name) is not None:
-            raise SettingsInvalid(f"sink.{name}", "cannot take differences; give `sink.parquet`, or no sink")
+            raise SettingsInvalid(
+                f"sink.{name}", "cannot store the differences of a comparison; give `sink.parquet`, or no sink"
+            )
     if config.compare.handlers != BOTH and config.sink.parquet is None:
-        raise SettingsInvalid("sink.parquet", "is missing: handlers of two images are compared by files")
+        raise SettingsInvalid(
+            "sink.parquet", "is missing; give it, because handlers of two images are compared through files"
+        )
 
 
 def problem_of(error: Exception) -> RunProblem:
-    """The error as the ledger and the termination message have it."""
     message = str(error)[:PROBLEM_CHARACTERS_MAX]
     if isinstance(error, SettingsInvalid | BackfillFailed | ApiFailed | Superseded):
         final = error.final if isinstance(error, BackfillFailed) else isinstance(error, SettingsInvalid)

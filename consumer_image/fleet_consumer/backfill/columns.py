@@ -1,6 +1,4 @@
-"""Typed columns of a table: a returned record and its origin become a row. Pure."""
-
-from __future__ import annotations
+"""Conversion of a handler's output and its input record to a row of typed columns. Pure."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,21 +15,19 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DECIMAL: Final = "decimal"
 
 Convert = Callable[[Any], Any]
-"""Makes the value of a column from one of JSON. Raises ValueError, TypeError or OverflowError for what does not fit."""
+"""Converts a JSON value to a column's type. Raises ValueError, TypeError, OverflowError or InvalidOperation."""
 
 
 class TableRows:
-    """Makes rows of the declared columns."""
-
     def __init__(self, columns: Sequence[ColumnConfig]) -> None:
         self._columns = [(each, (each.field or each.name).split("."), converter(each.type)) for each in columns]
         self._reads_value = any(each.source == "Value" for each in columns)
         exact = any(each.type.startswith(DECIMAL) for each in columns)
-        # A float has lost digits that a decimal may have.
+        # A float may lose digits that a decimal keeps.
         self._parse = json.JSONDecoder(parse_float=Decimal if exact else None, parse_constant=_refuse_constant).decode
 
     def row(self, topic: str, record: Record, produce: Produce) -> list[Any]:
-        """The row of one output of a record. Raises OutputRefused for an output that does not fit the columns."""
+        """Return the row for one output of a record. Raises OutputRefused if the output does not fit the columns."""
         value = self._value(produce.value) if self._reads_value else {}
         found = []
         for column, path, convert in self._columns:
@@ -78,7 +74,7 @@ class TableRows:
 
 
 def converter(kind: str) -> Convert:
-    """The conversion to a type of a column, as the CRD names it."""
+    """Return the conversion to a column's type; `kind` is the type's name in the CRD."""
     if kind.startswith(DECIMAL):
         precision, scale = (int(part) for part in kind[len(DECIMAL) + 1 : -1].split(","))
         return lambda given: _decimal(given, precision, scale)
@@ -90,7 +86,7 @@ def _text(given: Any) -> str:
         given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"), default=str)
     )
     if not text.isascii():
-        text.encode()  # half of a surrogate pair ends the process that makes the file
+        text.encode()  # raises here for a lone surrogate, which would crash the process that writes the file
     return text
 
 
@@ -98,9 +94,9 @@ def _integer(bits: int) -> Convert:
     least, most = -(1 << bits - 1), (1 << bits - 1) - 1
 
     def convert(given: Any) -> int:
-        # Bounds come first: as an integer 1e999999999 has as many digits.
+        # The bounds are checked first, because int() would expand all digits of 1e999999999.
         if not least <= _number(given) <= most or int(given) != given:
-            raise ValueError("no whole number of this size")
+            raise ValueError("not an integer of this size")
         return int(given)
 
     return convert
@@ -161,4 +157,4 @@ CONVERTERS: Final[Mapping[str, Convert]] = {
     "timestamp": _timestamp,
     "date": _date,
 }
-"""Conversions by the types of columns; decimals have parameters."""
+"""Conversions, keyed by column type. Decimals are not listed, because they have parameters: see `converter`."""

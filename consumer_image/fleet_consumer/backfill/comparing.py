@@ -1,10 +1,8 @@
-"""Comparison of two handlers' answers to one record, as what would be written or as the failure. Pure.
+"""Comparison of two handlers' answers to one record. Pure.
 
-An answer is a JSON document, so that it can be stored by one pass and compared by another: `{"outputs": [...]}`,
-`{"dropped": ...}` or `{"error": {...}}`. Bytes are text where they are UTF-8, else an object with base64.
+An answer is a JSON document, so that one pass can store it and another pass can compare it: `{"outputs": [...]}`,
+`{"dropped": ...}` or `{"error": {...}}`. Bytes become text if they are UTF-8, otherwise an object with base64.
 """
-
-from __future__ import annotations
 
 import base64
 import json
@@ -22,13 +20,13 @@ EQUAL: Final = "equal"
 DIFFERENT: Final = "different"
 FAILED_LIVE_ONLY: Final = "failed_live_only"
 FAILED_CANDIDATE_ONLY: Final = "failed_candidate_only"
-"""Verdicts: the fields of `Comparison`."""
+"""The verdicts; each is the name of a field of `Comparison`."""
 
 Document = Mapping[str, Any]
 
 
 def answer_of(made: tuple[Produce, ...] | BaseException, policy: Policy | None, *, error_text: bool = True) -> Document:
-    """The document of a record's outputs, or of its error. `error_text` False leaves the words of errors out."""
+    """Convert a record's outputs or error to an answer, which has no error messages if `error_text` is False."""
     if isinstance(made, tuple):
         return {"outputs": [_output(each) for each in made]}
     verdict = classify(made, policy)
@@ -43,25 +41,24 @@ def answer_of(made: tuple[Produce, ...] | BaseException, policy: Policy | None, 
 
 ANYWHERE: Final = "**"
 ELEMENTS: Final = "[]"
-"""Steps of a path: a field at any depth, and the elements of a list."""
+"""Special steps of a path: `**` means a field at any depth, `[]` the elements of a list."""
 
 
 class Ignored(NamedTuple):
-    """The parts of outputs that may differ: fields of JSON values by their paths, and headers by their names."""
+    """Parts of outputs that the comparison ignores: fields of JSON values by path, and headers by name."""
 
     paths: tuple[tuple[str, ...], ...] = ()
     headers: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, fields: Iterable[str], headers: Iterable[str] = ()) -> Ignored:
-        """Paths as people write them: `at`, `meta.at`, `items[].at`, and `**.at` for a field at any depth."""
+    def from_paths(cls, fields: Iterable[str], headers: Iterable[str] = ()) -> "Ignored":
+        """Parse paths such as `at`, `meta.at`, `items[].at`, and `**.at` for a field at any depth."""
         paths = (each.replace(ELEMENTS, f".{ELEMENTS}").split(".") for each in fields)
         return cls(tuple(tuple(filter(None, path)) for path in paths), frozenset(headers))
 
 
 def compare(live: Document, candidate: Document, ignored: Ignored) -> str:
-    """The verdict. Texts of errors and of drops do not count, nor do `ignored` fields of values that are JSON
-    objects."""
+    """Return the verdict on two answers. Error and drop messages, `ignored` headers and fields are not compared."""
     if ("error" in live) != ("error" in candidate):
         return FAILED_LIVE_ONLY if "error" in live else FAILED_CANDIDATE_ONLY
     if "error" in live:
@@ -77,12 +74,10 @@ def compare(live: Document, candidate: Document, ignored: Ignored) -> str:
 
 
 def result_text(answer: Document | None) -> str | None:
-    """The side's result for people and tools: JSON, None if it failed."""
     return None if answer is None or "error" in answer else dumped(answer)
 
 
 def error_text(answer: Document | None) -> str | None:
-    """The side's error as one line, None if it did not fail."""
     if answer is None or "error" not in answer:
         return None
     error = answer["error"]
@@ -90,13 +85,11 @@ def error_text(answer: Document | None) -> str | None:
 
 
 def sample_text(answer: Document | None) -> str:
-    """One side of a sample, cut."""
     text = error_text(answer) or result_text(answer) or "no record"
     return text if len(text) <= SAMPLE_TEXT_MAX else text[: SAMPLE_TEXT_MAX - 1] + "…"
 
 
 def dumped(answer: Document) -> str:
-    """The document as it is stored."""
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -131,10 +124,8 @@ def _same_output(one: Document, other: Document, ignored: Ignored) -> bool:
 
 
 def _object(text: Any, ignored: Ignored) -> str | None:
-    """A JSON object without these fields, its names in order; None for anything else.
-
-    As text, since to Python `true` equals 1, and NaN is not itself.
-    """
+    """Return a JSON object as text without the ignored fields; None for any other value. Values are compared as text,
+    because in Python `True` equals 1 and NaN differs from itself."""
     if not isinstance(text, str):
         return None
     try:
@@ -147,7 +138,6 @@ def _object(text: Any, ignored: Ignored) -> str | None:
 
 
 def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """A JSON value without what these paths lead to."""
     if not paths:
         return value
     if isinstance(value, list):
@@ -165,17 +155,17 @@ def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
 
 
 def judged(place: Row, live: str | None, candidate: str | None, ignored: Ignored, report: TaskReport) -> list[Row]:
-    """Compare the stored answers to the record at `place`, its coordinates and key; the row of a difference. A record
-    that one side did not have differs."""
+    """Compare two stored answers, and count the verdict. Returns the row of the difference, if any. `place` has the
+    record's coordinates and key. A record that only one handler has answered counts as different."""
     if live is not None and live == candidate:
-        report.note(EQUAL, None)
+        report.count_comparison(EQUAL, None)
         return []
     ours, theirs = (None if each is None else json.loads(each) for each in (live, candidate))
     verdict = DIFFERENT if ours is None or theirs is None else compare(ours, theirs, ignored)
     if verdict == EQUAL:
-        report.note(EQUAL, None)
+        report.count_comparison(EQUAL, None)
         return []
     _, partition, offset, *_ = place
     sample = Sample(partition=partition, offset=offset, live=sample_text(ours), candidate=sample_text(theirs))
-    report.note(verdict, sample)
+    report.count_comparison(verdict, sample)
     return [(*place, result_text(ours), result_text(theirs), error_text(ours), error_text(theirs))]

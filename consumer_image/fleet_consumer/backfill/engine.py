@@ -1,6 +1,4 @@
-"""Slices on Spark: one session for an attempt, one job for each slice. Imports pyspark where it is used."""
-
-from __future__ import annotations
+"""Runs slices on Spark: one session per attempt, one job per slice. Imports pyspark only when it is used."""
 
 import logging
 import re
@@ -19,37 +17,37 @@ from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, Backf
 from fleet_consumer.worker.logs import fields
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 BATCH_ROWS: Final = 1_000
-"""Rows of one Arrow batch of stored answers."""
+"""Maximum number of rows in an Arrow batch of stored answers."""
 ALIVE_S: Final = 5.0
-"""The interval at which progress within a job is told."""
+"""Interval at which a job's progress is checked and reported."""
 FOLDERS: Final = {LIVE: "live", CANDIDATE: "differences", BOTH: "differences"}
-"""Folders of a comparison below the Backfill's own."""
+"""Subfolders of the Backfill's folder for the passes of a comparison."""
 
 SETTINGS: Final = {
-    # A second copy of a slow task would call the handler twice.
+    # A speculative copy of a slow task would call the handler twice.
     "spark.speculation": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
-    # A file of the first pass of a comparison is one task of the second.
+    # In the second pass of a comparison, each file from the first pass is read by a task of its own.
     "spark.sql.files.openCostInBytes": str(1 << 30),
-    # It draws on standard error, between the lines of the log.
+    # The progress bar would write to standard error, between the lines of the log.
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings that a Backfill depends on, whatever `sparkConf` says."""
+"""Settings that a Backfill depends on; they override `sparkConf`."""
 
 
 class SparkEngine:
-    """One session. Raises BackfillFailed for whatever Spark reports."""
+    """One Spark session. Raises BackfillFailed for all errors of Spark."""
 
     def __init__(self, config: BackfillConfig, master: str | None, alive: Callable[[int], None]) -> None:
-        """Start the session. `alive` is told another number at each sign of progress of a job."""
+        """Start the session. During a job, `alive` is called with the number of completed tasks when it changes."""
         from pyspark import AccumulatorParam
         from pyspark.sql import SparkSession
 
@@ -69,7 +67,7 @@ class SparkEngine:
             settings["spark.master"] = master
         self._spark: SparkSession = self._asked(SparkSession.builder.config(map=settings).getOrCreate)
         if not self._spark.sparkContext.getConf().contains("spark.log.level"):
-            # Spark logs each task, in lines of its own form.
+            # At its default log level, Spark logs every task, in a format of its own.
             self._spark.sparkContext.setLogLevel("WARN")
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
         self._table: Table | None = None
@@ -79,10 +77,8 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """The number of tasks for the executors that are there, as all may not have found room: so many as run at once.
-
-        With dynamic allocation it is twice as many, as Spark asks for executors only where tasks wait for one.
-        """
+        """Number of tasks that the registered executors can run at once. It is doubled with dynamic allocation,
+        because Spark requests more executors only while tasks wait."""
         context = self._spark.sparkContext
         local = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", context.master)
         if local:
@@ -91,20 +87,19 @@ class SparkEngine:
         cores = int(conf.get("spark.executor.cores", "1") or 1)
         if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
             cores *= 2
-        # The driver is one of those that are registered.
+        # The driver is registered too, so one is subtracted.
         return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 
     def play(self, slice_number: int, planned: Sequence[Task], work: Work) -> dict[int, TaskReport]:
-        """Run one slice to its end; the reports of its tasks by their places in it."""
+        """Run one slice. Returns the reports of its tasks, keyed by task number."""
         function = task_function(work, slice_number, tuple(planned), self._reports)
-        # One row for each task, in a partition of its own.
+        # One row for each task, each in its own Spark partition.
         tasks = self._spark.range(0, len(planned), 1, len(planned))
         self._write(tasks.mapInArrow(function, schema_of(columns_of(self._config))), slice_number)
         return self._taken(slice_number)
 
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
-        """Have the candidate handle the records of one slice of the first pass, and compare with the answers of that;
-        the reports of the tasks."""
+        """Let the candidate handle one slice of the first pass; compare the answers. Returns reports by task number."""
         function = task_function(work, slice_number, None, self._reports)
         path = self._slice(slice_number, LIVE)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
@@ -115,7 +110,7 @@ class SparkEngine:
             raise BackfillFailed("SliceIncomplete", f"{seen}; the slice is repeated", final=False)
         return found
 
-    def _write(self, rows: DataFrame, slice_number: int) -> None:
+    def _write(self, rows: "DataFrame", slice_number: int) -> None:
         def run() -> None:
             if self._config.sink.folder is None:
                 rows.write.format("noop").mode("append").save()
@@ -125,13 +120,12 @@ class SparkEngine:
         self._watched(run)
 
     def _taken(self, slice_number: int) -> dict[int, TaskReport]:
-        """The reports of a slice; they are kept no longer."""
         found = {task: report for (number, task), report in self._reports.value.items() if number == slice_number}
         self._reports.value = {}
         return found
 
     def publish(self, first: int, end: int) -> None:
-        """Make the rows of these slices, the end exclusive, a part of the table, unless it has them."""
+        """Add the rows of the slices from `first` to `end` (exclusive) to the table, unless it already has them."""
         table, paths = self._table, [self._slice(number) for number in range(first, end)]
         assert table is not None, "the sink is a table"
 
@@ -142,7 +136,8 @@ class SparkEngine:
         self._watched(run)
 
     def discard(self, first: int, end: int | None = None) -> None:
-        """Remove the files of these slices: they are published, or an attempt has left them behind."""
+        """Remove the files of the slices from `first` to `end` (exclusive; None: all later slices): the rows are in the
+        table, or an earlier attempt has left the files without an entry in the ledger."""
         if self._config.sink.folder is not None:
             chosen = range(first, sys.maxsize if end is None else end)
             self._asked(lambda: self._delete(chosen))
@@ -151,7 +146,6 @@ class SparkEngine:
         self._spark.stop()
 
     def _own_settings(self) -> Mapping[str, str]:
-        """Settings of the session that follow from those of the Backfill."""
         from pyspark import SparkConf
 
         if self._config.sink.table is None and not self._config.event_log:
@@ -167,7 +161,7 @@ class SparkEngine:
         return (folder if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", folder) else f"file://{folder}").rstrip("/")
 
     def _slices(self, handlers: str | None = None) -> str:
-        """The folder of all slices; `handlers` are those of another pass of the comparison."""
+        """Return the folder of all slices. In a comparison, `handlers` selects the pass (default: this pass)."""
         compare = self._config.compare
         above = "" if self._config.sink.table is None else f"/{STAGING}"
         below = "" if compare is None else f"/{FOLDERS[handlers or compare.handlers]}"
@@ -177,22 +171,19 @@ class SparkEngine:
         return f"{self._slices(handlers)}/{folder_of_slice(number)}"
 
     def _events(self) -> str:
-        """The folder of the event log, which Spark wants to be there when it starts."""
+        """Create and return the folder of the event log, which must exist before the Spark session starts."""
         path = f"{self._root()}/{STAGING}/events"
         files, folder = self._files(path)
         files.mkdirs(folder)
         return path
 
     def _size(self, path: str) -> int:
-        """The bytes of a folder's files."""
         files, folder = self._files(path)
         return int(files.getContentSummary(folder).getLength())
 
     def _files(self, path: str) -> tuple[Any, Any]:
-        """Hadoop's file system of a path below the root, and the path as it takes it; also before there is a session.
-
-        Its settings are those that spark-submit was given, as a session has them; they are read once.
-        """
+        """Return Hadoop's file system for a path below the root, and the path as Hadoop's Path object. Works before the
+        session starts. The file system uses the settings of spark-submit, which are read once."""
         from pyspark import SparkContext
 
         SparkContext._ensure_initialized()
@@ -214,10 +205,7 @@ class SparkEngine:
                 LOG.info("files of a slice removed", extra=fields(path=path.toString()))
 
     def _watched(self, run: Callable[[], None]) -> None:
-        """Run a job, and tell meanwhile of its progress: of each task that is done.
-
-        Raises Superseded as soon as a newer attempt has the ledger; the job is cancelled then.
-        """
+        """Run a job, and report progress. If a newer attempt owns the ledger, cancels the job and raises Superseded."""
         end, superseded = Event(), list[Superseded]()
 
         def tell() -> None:
@@ -233,7 +221,7 @@ class SparkEngine:
                     self._spark.sparkContext.cancelAllJobs()
                     return
                 except Exception as error:
-                    LOG.warning("the progress of a job is not in the ledger", extra=fields(error=str(error)))
+                    LOG.warning("the progress of a job could not be stored", extra=fields(error=str(error)))
 
         teller = Thread(target=tell, name="alive", daemon=True)
         teller.start()
@@ -246,7 +234,6 @@ class SparkEngine:
                 raise superseded[0]
 
     def _tasks_done(self) -> int:
-        """The number of tasks that are done of all stages that run."""
         stages = self._spark.sparkContext._jsc.sc().statusStore().activeStages()
         return sum(int(stages.apply(number).numCompleteTasks()) for number in range(stages.size()))
 
@@ -256,6 +243,6 @@ class SparkEngine:
         except BackfillFailed:
             raise
         except Exception as error:
-            # py4j's and Spark's own errors; their texts hold the causes.
+            # An error of py4j or Spark; its message contains the cause.
             LOG.debug("Spark failed", exc_info=True)
             raise meaning(str(error)) from error

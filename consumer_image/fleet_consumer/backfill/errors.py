@@ -1,6 +1,4 @@
-"""Errors that end an attempt, final ones and others, and the meaning of what Spark reports."""
-
-from __future__ import annotations
+"""Errors that end an attempt, and the conversion of Spark's error messages to such errors."""
 
 import re
 from typing import Final
@@ -9,7 +7,7 @@ from fleet_consumer.contract.backfill_ledger import RunProblem
 
 
 class BackfillFailed(Exception):
-    """An attempt, or a task of it, ended before its work. `final`: another attempt would fail alike."""
+    """An attempt or one of its tasks failed. `final` is True if another attempt would fail as well."""
 
     def __init__(self, reason: str, message: str, *, final: bool) -> None:
         super().__init__(message)
@@ -18,19 +16,17 @@ class BackfillFailed(Exception):
 
     @property
     def problem(self) -> RunProblem:
-        """The error as reports and the ledger have it."""
         return RunProblem(reason=self.reason, message=str(self), final=self.final)
 
 
 class Superseded(Exception):
-    """A newer attempt owns the ledger; this one must not write anything more."""
+    """A newer attempt owns the ledger, so this attempt must stop writing."""
 
     reason = "Superseded"
 
 
 class ExecutorsLost(BackfillFailed):
-    """Executors died, or what was to run in one. `task` is the number of the task that died again and again, so often
-    as `tries` says; None where Spark names none."""
+    """Executors or Python workers died. `task` is the number of the task that failed `tries` times, None if unknown."""
 
     def __init__(self, message: str, task: int | None, tries: int) -> None:
         super().__init__("ExecutorLost", message, final=False)
@@ -47,13 +43,13 @@ _LOST: Final = re.compile(
 _FILE_SYSTEM: Final = re.compile(r"No FileSystem for scheme[^\n]{0,40}|Class [\w.]*FileSystem not found")
 _TASK: Final = re.compile(r"Task (\d+) in stage [\d.]+ failed (\d+) times")
 ADVICE: Final = (
-    "raise spark.executor.memoryOverhead (Python and the handler) or spark.executor.memory (Java), or see whether the "
-    "handler ends its process"
+    "raise spark.executor.memoryOverhead (Python and the handler) or spark.executor.memory (Java), or check whether "
+    "the handler ends its process"
 )
 
 
 def meaning(text: str) -> BackfillFailed:
-    """The error to report for what Spark said."""
+    """Return the error to report for an error message of Spark."""
     said = summary(text)
     if _LOST.search(text):
         task = _TASK.search(text)
@@ -67,7 +63,7 @@ def meaning(text: str) -> BackfillFailed:
 
 
 def summary(text: str) -> str:
-    """The lines that name errors, innermost last, cut."""
+    """Return the last three lines that name errors, the innermost error last, cut to MESSAGE_CHARACTERS_MAX."""
     lines = [line.strip() for line in text.splitlines()]
     named = [
         line

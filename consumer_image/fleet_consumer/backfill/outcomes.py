@@ -1,10 +1,8 @@
-"""Results of records in a handler's process: outputs to the sink, failures by `onError`, rows for the task.
+"""Outcomes of records in a handler's process: writes outputs to the sink, applies `onError`, makes rows for the task.
 
-All of it is done in parts. A part ends when its writes are acknowledged; what it has covered, counted and made is told
-to the task together, so a death in the middle of one leaves none of it behind.
+A request is handled in parts. A part ends when its writes are acknowledged, and its coverage, counts and rows reach the
+task together. If the process dies within a part, nothing of the part remains except records already written to topics.
 """
-
-from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
@@ -27,12 +25,12 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 LINES_MAX: Final = 20
-"""Lines about single records of one order; a poisoned topic must not fill a disk."""
+"""Maximum number of log lines about single records per request. A topic full of bad records must not fill the disk."""
 
 
 class Outcomes(ABC):
-    """The results of one order. `report` is that of the part in hand, `ended` is true behind a record that ends the
-    task, `rows` are those of the part."""
+    """Outcomes of the records of one request. `report` and `rows` belong to the current part. `ended` is True once a
+    record has ended the task."""
 
     def __init__(self, config: BackfillConfig, work: Work) -> None:
         self._config = config
@@ -43,26 +41,28 @@ class Outcomes(ABC):
         self.ended = False
 
     def ends(self, error: BaseException) -> bool:
-        """True if a record with this error ends the task."""
         return False
 
     @abstractmethod
     def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
-        """Take in the answers to the first of these records; the number of those that are done. What was handled behind
-        one that ends the task, because calls were under way at once, comes again."""
+        """Process the answers to the first records of this list. Returns the number of finished records.
 
-    def settle(self) -> bool:
-        """Wait for what was begun; False if what came of it discards the part."""
+        Concurrent calls may have handled records after the record that ends the task. These later records are handled
+        again.
+        """
+
+    def await_writes(self) -> bool:
+        """Wait for the part's writes. Returns False if a refused write means that the part must be discarded."""
         return True
 
 
 class Handled(Outcomes):
-    """The group's own handler: outputs to the sink, failures by `onError`."""
+    """Outcomes of the group's handler: writes outputs to the sink, and applies `onError` to failures."""
 
     def __init__(self, config: BackfillConfig, work: Work, writers: Writers) -> None:
         super().__init__(config, work)
         topic = config.sink.topic
-        self._sink = None if topic is None else SinkTopic(config, writers.of(topic, work.limits.get(topic)))
+        self._sink = None if topic is None else SinkTopic(config, writers.writer_to(topic, work.limits.get(topic)))
         self._writers, self._work = writers, work
         self._failed: FailedTopic | None = None
         self._lines = 0
@@ -70,7 +70,7 @@ class Handled(Outcomes):
         self._typed = None if table is None or table.columns is None else TableRows(table.columns)
 
     def ends(self, error: BaseException) -> bool:
-        # An output that is not listed would fail them all: an error of the deployment, which the run ends for.
+        # An output to an unlisted topic ends the run, because it is a mistake in the settings that fails every record.
         if self._config.on_error != "Fail" and not isinstance(error, OutputNotListed):
             return False
         return not isinstance(classify(error, self._policy), Drop)
@@ -100,11 +100,11 @@ class Handled(Outcomes):
             report.bytes_in += sum(len(each.key or b"") + len(each.value or b"") for each in handled)
         return done + others
 
-    def settle(self) -> bool:
-        for record, count, error in [] if self._sink is None else self._sink.settle():
+    def await_writes(self) -> bool:
+        for record, count, error in [] if self._sink is None else self._sink.await_writes():
             refusal = OutputRefused(f"the sink's topic refuses an output: {error}")
             if self.ends(refusal):
-                # Records behind it have been handled. None of the part counts, so the next attempt begins there.
+                # The refusal arrives after later records were handled, so the whole part is discarded and repeated.
                 self.report = TaskReport(waited=self.report.waited)
                 self._judge(record, refusal)
                 return False
@@ -112,11 +112,12 @@ class Handled(Outcomes):
             self.report.records_out -= count
             self._judge(record, refusal)
         if self._failed is not None:
-            self._failed.settle()
+            self._failed.await_writes()
         return True
 
     def _kept(self, record: Record, produces: tuple[Produce, ...]) -> Answer:
-        """Keep the outputs of a record as rows; all of them, or none where one does not fit."""
+        """Store all outputs of a record as rows, and return the outputs. If one does not match the columns, store none
+        and return the error."""
         topic, typed = self._config.topic, self._typed
         place = (topic, record.partition, record.offset, record.timestamp)
         rows: list[Sequence[Any]]
@@ -146,7 +147,7 @@ class Handled(Outcomes):
         failure = verdict.failure
         self._log("record failed", record, errorClass=failure.error_class, error=failure.message)
         if self.ends(error):
-            # It is not covered, and so not counted: the next attempt begins with it.
+            # The record is neither covered nor counted, so the next attempt begins with it.
             self.ended = True
             stopped = FailedRecord(record.partition, record.offset, failure.error_class, failure.message)
             report.failures.append(stopped)
@@ -158,7 +159,7 @@ class Handled(Outcomes):
             if self._failed is None:
                 topic = config.worker.failed_topic
                 known = self._work.limits.get(topic) if self._policies is None else self._policies.max_message_bytes
-                self._failed = FailedTopic(config, self._policies, self._writers.of(topic, known))
+                self._failed = FailedTopic(config, self._policies, self._writers.writer_to(topic, known))
             self._failed.send(record, failure)
 
     def _log(self, text: str, record: Record, **values: object) -> None:
@@ -169,7 +170,7 @@ class Handled(Outcomes):
 
 
 class Answered(Outcomes):
-    """One handler of a comparison: its answers as rows, whatever they are."""
+    """Outcomes of one of two handlers that a Backfill compares: each of its answers becomes a row to compare."""
 
     def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
         text = self._config.worker.handler.error_text

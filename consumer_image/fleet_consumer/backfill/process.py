@@ -1,15 +1,16 @@
-"""The process of one handler: it reads ranges, calls the handler, writes, and tells its task what it has done.
+"""The process of one handler: reads ranges, calls the handler, writes outputs, and reports to its task.
 
-The task in Spark's Python worker starts it and keeps it for all tasks of that worker, and with it the handler's state,
-the connection to the brokers and the producers. A record that ends a process or never comes back costs this one, whose
-task says which record that was; two handlers of a comparison share nothing.
+The first task of a Spark Python worker starts the process, and all tasks of that worker use it, with its handler's
+state, connection to the brokers and producers. A record that crashes or hangs the handler ends only this process, and
+the task can name the record. The two handlers of a comparison run in separate processes.
 
-    python -m fleet_consumer.backfill.process CONNECTION LIFELINE MARKS
+    python -m fleet_consumer.backfill.process CONNECTION LIFELINE SLOTS
 
-The arguments are numbers of inherited files. `LIFELINE` ends with the task's process: `teardown` runs then.
+The arguments are inherited file descriptors. `LIFELINE` closes no later than the task's process ends; `teardown` then
+runs.
+
+Decision: docs/decisions/0059-backfill-engine.md.
 """
-
-from __future__ import annotations
 
 import faulthandler
 import logging
@@ -27,16 +28,16 @@ from typing import Final
 
 from confluent_kafka import Message
 
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.backfill.calling import Caller, make_caller
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.outcomes import Answered, Handled, Outcomes
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport
 from fleet_consumer.backfill.work import (
     GROUP_S,
-    Order,
     Pacer,
     Part,
+    PlayRequest,
     Selection,
     config_of,
     connection_of,
@@ -64,22 +65,22 @@ LOG = logging.getLogger("fleet_consumer.backfill")
 
 PART_S: Final = 2.0
 PART_ROWS: Final = 5_000
-"""A part of an order ends after so long, or with so many rows."""
+"""Maximum duration of a part of a request in seconds, and its maximum number of rows."""
 STALL_S: Final = 120.0
-"""The longest wait for records; brokers restart faster."""
+"""Maximum wait for records, which is longer than a broker's restart."""
 DEATHS_MAX: Final = 3
-"""A record that ended its process so often, alone in it, is not handled again; live workers count to the same."""
+"""A suspected record at which the handler's process has died this often fails as poison instead of being handled again.
+Live workers use the same limit."""
 TEARDOWN_S: Final = 10.0
-"""Time for `teardown` when the task's process is gone."""
+"""Maximum time for `teardown` after the task's process has ended."""
 FETCH_BYTES: Final = 1 << 20
 FETCHED_RECORDS: Final = 2_000
 FETCHED_KIB: Final = 16 << 10
-"""Limits of fetching ahead: bytes per fetch of a partition, queued records per partition, and queued KiB in all.
+"""Limits of prefetching: bytes per fetch of a partition, queued records per partition, and total queued KiB.
 
-Records fetched beyond the end of a range are discarded. With librdkafka's default of 10,000 queued records a comparison
-read its source three times, and a slice of eight partitions read a third too much.
+Records fetched beyond the end of a range are discarded. With the 10,000 queued records of a worker, a comparison read
+its source three times, and a slice of eight partitions read a third more than its ranges.
 """
-
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
 
@@ -89,10 +90,10 @@ def _purpose(config: BackfillConfig) -> str:
 
 
 class HandlerServer:
-    """Plays one order after the other."""
+    """Runs the task's requests one after the other."""
 
-    def __init__(self, config: BackfillConfig, side: str, marks: Marks) -> None:
-        """Import the handler of this side, and set it up. Raises BackfillFailed."""
+    def __init__(self, config: BackfillConfig, side: str, call_slots: CallSlots) -> None:
+        """Import the handler of this side, and run its `setup`. Raises BackfillFailed."""
         self._config, self._side = config, side
         self._clock = SystemClock()
         worker = _worker_of(config, side)
@@ -100,7 +101,7 @@ class HandlerServer:
             self._handler: Handler = configured_handler(worker.handler, self._clock)
         except (HandlerImportFailed, HandlerNotCallable) as error:
             raise BackfillFailed(error.reason, str(error), final=True) from error
-        self._caller: Caller = make_caller(worker, self._handler, marks, self._clock)
+        self._caller: Caller = make_caller(worker, self._handler, call_slots, self._clock)
         name = os.environ.get(POD_NAME) or os.environ.get("HOSTNAME") or config.name
         self._context: HandlerContext = context_of(worker, name, _purpose(config))
         self._pid = os.getpid()
@@ -119,18 +120,18 @@ class HandlerServer:
         self._abandoned = False
         tame_collector()
 
-    def play(self, order: Order) -> Iterator[Part]:
-        """Play an order to its end, or to where its time, a record or an error ends it."""
-        config, work = self._config, order.work
-        deaths = {(each.partition, each.offset): each.deaths for each in work.suspects if each.side == self._side}
-        pacer = Pacer(work.seconds if order.bounded else float("inf"), work.rate, self._clock)
+    def play(self, request: PlayRequest) -> Iterator[Part]:
+        """Run a request until its end or its deadline, or until a record or an error ends it. Yields its parts."""
+        config, work = self._config, request.work
+        deaths = {(each.partition, each.offset): each.deaths for each in work.suspected if each.side == self._side}
+        pacer = Pacer(work.seconds if request.bounded else float("inf"), work.rate, self._clock)
         try:
             outcomes = Handled(config, work, self._writers) if config.compare is None else Answered(config, work)
             share = self._share = _Share(deaths, self._selection, self._caller, outcomes, pacer)
-            for ranges in _one_of_each_partition(config.topic, order.ranges):
-                yield from share.turn_to(ranges)
-                for step in self._reading().runs(ranges):
-                    yield from share.take(step.messages, step.done, ranges)
+            for ranges in _one_of_each_partition(config.topic, request.ranges):
+                yield from share.begin_ranges(ranges)
+                for step in self._new_reader().runs(ranges):
+                    yield from share.handle_messages(step.messages, step.done, ranges)
                     if self._abandoned:
                         return
                     if share.ended:
@@ -139,20 +140,20 @@ class HandlerServer:
                     break
             part = share.part(last=True)
         except BackfillFailed as error:
-            # The parts before stay.
+            # The parts yielded so far remain valid.
             part = Part(TaskReport(problem=error.problem), [], last=True)
         except (ConsumerError, SettingsRefused) as error:
             part = Part(TaskReport(problem=_problem_of(error)), [], last=True)
         yield part
 
     def abandon(self) -> None:
-        """Take nothing behind the group in hand: the task is gone, and another one may have its records. Any thread."""
+        """End the request after the current `Caller.handle`, because the task has ended, and another task may already
+        handle the same records. May be called on any thread."""
         self._abandoned = True
         if self._share is not None:
             self._share.stop()
 
     def tear_down(self) -> None:
-        """Run `teardown`; an error of it is logged."""
         try:
             self._caller.call(self._handler.teardown, self._context)
             end_forked_child(self._pid)
@@ -161,7 +162,7 @@ class HandlerServer:
             LOG.exception("the handler's teardown failed")
         self._caller.close()
 
-    def _reading(self) -> BoundedReader:
+    def _new_reader(self) -> BoundedReader:
         if self._reader is None:
             config = self._config
             isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
@@ -175,7 +176,7 @@ class HandlerServer:
 
 
 class _Share:
-    """The progress of one order."""
+    """The progress of one request."""
 
     def __init__(
         self,
@@ -185,42 +186,40 @@ class _Share:
         outcomes: Outcomes,
         pacer: Pacer,
     ) -> None:
-        """`deaths` are those of the suspects, by their places."""
+        """`deaths` has, for each suspected record (partition, offset), the number of processes that died at it."""
         self._deaths = deaths
         self._selection = selection
         self._caller = caller
         self._outcomes = outcomes
         self._pacer = pacer
         self._clock = SystemClock()
-        self._covered: dict[int, tuple[int, int]] = {}  # of the part in hand
+        self._covered: dict[int, tuple[int, int]] = {}  # first and end offset in the current part
         self._reached: dict[int, int] = {}
-        self._passed: dict[int, list[int]] = {}  # the offsets of records passed by that are not counted
+        self._filtered: dict[int, list[int]] = {}  # offsets of records that the filter removed, until counted
         self._part_at = self._heard_at = self._clock.monotonic()
         self._over = False
 
     @property
     def ended(self) -> bool:
-        """True once nothing more is to be taken."""
         return self._over or self._outcomes.ended
 
     def stop(self) -> None:
-        """Have nothing more taken."""
+        """End the request after the current `Caller.handle`. May be called on any thread."""
         self._over = True
 
-    def turn_to(self, ranges: Ranges) -> Iterator[Part]:
-        """Begin with these ranges; yields the part that the ones before leave."""
+    def begin_ranges(self, ranges: Ranges) -> Iterator[Part]:
         if self._covered:
             yield self.part()
         self._reached = {partition.partition: first for partition, (first, _) in ranges.items()}
 
-    def take(
+    def handle_messages(
         self, messages: Mapping[TopicPartition, list[Message]], done: Collection[TopicPartition], ranges: Ranges
     ) -> Iterator[Part]:
-        """Handle what has come; yields the parts that have ended."""
+        """Handle fetched messages. Yields each part that ends."""
         heard = bool(messages or done)
         if not heard and self._clock.monotonic() - self._heard_at > STALL_S:
             waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
-            message = f"no records of partitions {waiting or 'of the range'} came within {STALL_S:g} s"
+            message = f"no records of partitions {waiting or 'of the range'} arrived within {STALL_S:g} s"
             raise BackfillFailed("BrokerUnreachable", message, final=False)
         lists = [filled_records(each, run) for each, run in messages.items()]
         for records in [list(chain(*lists))] if self._caller.mixed else lists:
@@ -230,18 +229,18 @@ class _Share:
                 self._cover(each.partition, ranges[each][1])
             yield from self._part_if_due()
         if heard:
-            # Only now: the brokers are not silent while records are handled.
+            # The time for handling these records does not count as waiting for the brokers.
             self._heard_at = self._clock.monotonic()
 
     def _take(self, records: list[Record]) -> Iterator[Part]:
         ends = self._ends_of(records)
         rest = records if self._selection.takes_all else self._selected(records)
         while rest and not self.ended:
-            alone = self._first_suspect(rest)
+            alone = self._first_suspected(rest)
             if alone == 0:
                 yield self.part()
                 if self._outcomes.ended:
-                    # A refused output has discarded that part. Whatever came now would cover what was in it.
+                    # A refused output has discarded that part, and the next part would wrongly cover its offsets.
                     return
                 rest = self._take_alone(rest)
                 yield self.part()
@@ -252,8 +251,8 @@ class _Share:
             self._cover_each(ends)
 
     def _handle(self, records: list[Record], most: int) -> list[Record]:
-        """Handle the next group of these; returns those that are left."""
-        # A caller of many calls at once looks at the time itself, and waits for the last of a group.
+        """Handle the next of these records with one `Caller.handle`. Returns the remaining records."""
+        # A concurrent caller waits for the last call of a list, so it gets longer lists. It checks the deadline itself.
         lasts = PART_S if self._caller.mixed else GROUP_S
         size = min(self._pacer.group(self._caller.at_once, lasts), most)
         if not self._pacer.may_take(size):
@@ -262,7 +261,7 @@ class _Share:
         group = records[:size]
         answers = self._caller.handle(group, self._pacer.deadline, self._outcomes.ends)
         taken = self._outcomes.add(group, answers)
-        # As they were read: a handler may have made anything of them.
+        # `as_read`, because the handler may have modified the records.
         done = group[:taken] if self._caller.mixed else group[:taken][-1:]
         self._cover_each(self._ends_of([as_read(each) for each in done]))
         if taken < len(group) and self._clock.monotonic() >= self._pacer.deadline:
@@ -270,7 +269,7 @@ class _Share:
         return records[taken:]
 
     def _take_alone(self, records: list[Record]) -> list[Record]:
-        """Handle a record that may have ended a process before, with nothing else in the part; or set it aside."""
+        """Handle only the first record, a suspected one, or fail it as poison. Returns the other records."""
         first = records[:1]
         deaths = self._deaths.pop((first[0].partition, first[0].offset))
         if deaths < DEATHS_MAX:
@@ -281,33 +280,32 @@ class _Share:
             self._cover_each(self._ends_of(first))
         return records[1:]
 
-    def _first_suspect(self, records: list[Record]) -> int:
-        """The place of the first suspect, and the length of the list where there is none."""
+    def _first_suspected(self, records: list[Record]) -> int:
         if not self._deaths:
             return len(records)
         places = (place for place, each in enumerate(records) if (each.partition, each.offset) in self._deaths)
         return next(places, len(records))
 
     def _selected(self, records: list[Record]) -> list[Record]:
-        takes, kept, passed = self._selection.takes, list[Record](), self._passed
+        takes, kept, filtered = self._selection.takes, list[Record](), self._filtered
         for each in records:
             if takes(each.timestamp, each.key, each.headers):
                 kept.append(each)
             else:
-                passed.setdefault(each.partition, []).append(each.offset)
+                filtered.setdefault(each.partition, []).append(each.offset)
         return kept
 
-    def _count_passed(self) -> int:
-        """The number of records passed by that the part in hand covers. Others may come again."""
+    def _count_filtered(self) -> int:
+        """Return the number of records that the filter removed from the range of the current report. Records after this
+        range are not counted yet, because they may be read again."""
         count = 0
-        for partition, offsets in self._passed.items():
+        for partition, offsets in self._filtered.items():
             covered = bisect_left(offsets, self._covered.get(partition, (0, 0))[1])
             del offsets[:covered]
             count += covered
         return count
 
     def _ends_of(self, records: Sequence[Record]) -> Mapping[int, int]:
-        """The ends of these records by partition."""
         lasts = records if self._caller.mixed else records[-1:]
         return {each.partition: each.offset + 1 for each in lasts}
 
@@ -316,7 +314,6 @@ class _Share:
             self._cover(partition, end)
 
     def _cover(self, partition: int, end: int) -> None:
-        """All of the partition before `end` is handled."""
         first, _ = self._covered.get(partition, (self._reached.get(partition, end), end))
         self._covered[partition] = (first, end)
 
@@ -325,12 +322,12 @@ class _Share:
             yield self.part()
 
     def part(self, *, last: bool = False) -> Part:
-        """End the part in hand."""
+        """End the current part after waiting for its writes. Returns its report and rows."""
         outcomes = self._outcomes
-        kept = outcomes.settle()
+        kept = outcomes.await_writes()
         report, rows = outcomes.report, outcomes.rows
         if kept:
-            report.filtered = self._count_passed()
+            report.filtered = self._count_filtered()
             report.covered = [TaskRange(part, first, end) for part, (first, end) in sorted(self._covered.items())]
             for part, (_, end) in self._covered.items():
                 self._reached[part] = end
@@ -345,21 +342,19 @@ def _problem_of(error: ConsumerError | SettingsRefused) -> RunProblem:
     reason, said = error.reason, str(error)
     if isinstance(error, TopicAuthorizationFailed):
         reason, said = "AuthorizationFailed", f"{said}; allow the principal Read and Describe on the topic"
-    # Whatever it is, the driver asks the brokers before the next slice, and again: it says what is final.
+    # Not final: before the next slice the driver queries the brokers itself, and decides whether the error is final.
     return RunProblem(reason=reason, message=said, final=False)
 
 
 def _one_of_each_partition(topic: str, ranges: Task) -> Iterator[dict[TopicPartition, tuple[int, int]]]:
-    """The ranges in turns, each with one range of a partition at most."""
     left = list(ranges)
     while left:
-        turn = {each.partition: each for each in reversed(left)}
-        left = [each for each in left if turn[each.partition] is not each]
-        yield {TopicPartition(topic, part): (each.first, each.end) for part, each in sorted(turn.items())}
+        first = {each.partition: each for each in reversed(left)}
+        left = [each for each in left if first[each.partition] is not each]
+        yield {TopicPartition(topic, part): (each.first, each.end) for part, each in sorted(first.items())}
 
 
 def _worker_of(config: BackfillConfig, side: str) -> WorkerConfig:
-    """The worker's settings with the handler of this side."""
     if side != CANDIDATE:
         return config.worker
     assert config.compare is not None, "only a comparison has a candidate"
@@ -368,19 +363,19 @@ def _worker_of(config: BackfillConfig, side: str) -> WorkerConfig:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the task's process until it is gone."""
+    """Serve the task's process until that process ends or closes the connection."""
     connection, lifeline, file = Connection(int(arguments[0])), int(arguments[1]), int(arguments[2])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    # The executor's end is the task's, and it is heard by the lifeline. PySpark's daemon hangs up on its whole process
-    # group as it ends, which would keep `teardown` from running.
+    # The lifeline reports the end of the task's process. Signals are ignored, because PySpark's daemon sends SIGHUP to
+    # its process group when it ends, which would prevent `teardown`.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     config_text, side, sizes = connection.recv()
     try:
         config = config_of(config_text)
         log_as(config)
-        server = HandlerServer(config, side, Marks(file, *sizes))
+        server = HandlerServer(config, side, CallSlots(file, *sizes))
     except BackfillFailed as error:
         connection.send(error.problem)
         return 0
@@ -388,14 +383,14 @@ def main(arguments: Sequence[str]) -> int:
     def wait_for_end() -> None:
         os.read(lifeline, 1)
         server.abandon()
-        # The main thread may be in a call that lasts.
+        # The timer ends the process even if the main thread is in a long handler call.
         timer = threading.Timer(TEARDOWN_S, os._exit, (1,))
         timer.daemon = True
         timer.start()
 
     threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        # There is no problem with its setup.
+        # None reports that the setup has succeeded.
         connection.send(None)
         while True:
             for part in server.play(connection.recv()):

@@ -1,9 +1,4 @@
-"""Rows that tasks give to Spark, and their columns.
-
-pyarrow is imported at the first use, because only Spark's image has it.
-"""
-
-from __future__ import annotations
+"""Rows that tasks return to Spark, and their columns. Imports pyarrow only when used, because other images lack it."""
 
 import re
 from collections.abc import Sequence
@@ -17,7 +12,7 @@ if TYPE_CHECKING:
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 COORDINATES: Final = {"topic": "string", "partition": "int", "offset": "bigint", "timestamp": "bigint"}
-"""The input of a row: each row begins with its coordinates."""
+"""The first columns of each row: the coordinates of the input record."""
 
 OUTPUT_COLUMNS: Final = {
     **COORDINATES,
@@ -27,10 +22,10 @@ OUTPUT_COLUMNS: Final = {
     "value": "binary",
     "headers": HEADERS_TYPE,
 }
-"""A returned record: its number among the input's outputs, and what the handler made."""
+"""Columns of a returned record. `output` is its index, from 0, among the outputs of its input record."""
 
 ANSWER_COLUMNS: Final = {**COORDINATES, "key": "binary", "answer": "string"}
-"""One handler's answer to a record, for the join of two passes."""
+"""Columns of one handler's answer to a record, which is stored for the second pass of a comparison."""
 
 DIFFERENCE_COLUMNS: Final = {
     **COORDINATES,
@@ -40,14 +35,14 @@ DIFFERENCE_COLUMNS: Final = {
     "live_error": "string",
     "candidate_error": "string",
 }
-"""A record that two handlers answered differently; the result of a side that failed is null."""
+"""Columns of a record that the handlers answered differently. `live` or `candidate` is null if that handler failed."""
 
 Columns = dict[str, str]
 Row = tuple[Any, ...]
 
 
 class Rows:
-    """Rows by columns, which is how they are sent and how Arrow takes them."""
+    """Rows, stored column by column as Arrow needs them."""
 
     __slots__ = ("columns",)
 
@@ -58,7 +53,6 @@ class Rows:
         return len(self.columns[0]) if self.columns else 0
 
     def add(self, *row: Any) -> None:
-        """Add a row."""
         if not self.columns:
             self.columns = [[] for _ in row]
         for column, value in zip(self.columns, row, strict=True):
@@ -66,12 +60,10 @@ class Rows:
 
 
 def encoded_headers(headers: Headers) -> list[tuple[str, bytes | None]] | None:
-    """The headers as a row has them."""
     return [(name, value) for name, value in headers] or None
 
 
 def columns_of(config: BackfillConfig) -> Columns:
-    """The columns of the rows that a task of this Backfill gives back."""
     table = config.sink.table
     if table is not None and table.columns is not None:
         return {each.name: each.type for each in table.columns}
@@ -81,12 +73,12 @@ def columns_of(config: BackfillConfig) -> Columns:
 
 
 def schema_of(columns: Columns) -> str:
-    """The columns as Spark's DDL."""
+    """Return a schema in Spark's DDL with these columns."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def batch_of(columns: Columns, values: Sequence[Sequence[Any]]) -> pyarrow.RecordBatch:
-    """An Arrow batch of these values, column by column."""
+def batch_of(columns: Columns, values: Sequence[Sequence[Any]]) -> "pyarrow.RecordBatch":
+    """Return an Arrow batch; `values` has the values of each column."""
     import pyarrow as pa
 
     types = {

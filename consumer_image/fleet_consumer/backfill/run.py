@@ -1,10 +1,9 @@
-"""One attempt of a Backfill, slice by slice, with the ledger after each.
+"""One attempt of a Backfill: runs slice after slice, and writes the ledger after each slice.
 
-The order makes a kill harmless at any point: a slice's writes are acknowledged and its files committed, then the ledger
-says so. After a kill in between the next attempt plays the slice of that number again, and at most that one.
+The order of the steps makes a kill harmless: the ledger records a slice only after the slice's writes are acknowledged
+and its files committed. If the driver is killed in between, the next attempt repeats only that slice, under the same
+number.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,62 +24,63 @@ from fleet_consumer.backfill.slices import (
     plan_slice,
     slice_offsets,
     slices_left,
-    suspected,
+    suspected_after,
     total_of,
     without,
 )
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
-from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem, Suspect
+from fleet_consumer.contract.backfill_ledger import Comparison, Control, Ledger, RunProblem, SuspectedRecord
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.backfill")
 
-LOOK_AGE_MAX_S: Final = 90.0
-"""A guard that has not looked for so long knows nothing."""
+GUARD_AGE_MAX_S: Final = 90.0
+"""The Backfill pauses if the operator has not checked the live group for this time."""
 POLL_S: Final = 2.0
-"""Interval of the looks at the control while paused."""
-SIGN_LOOKS: Final = 10
-"""Looks from one sign of life to the next while paused: else nothing would tell a pause from a dead driver."""
+"""Interval at which the operator's control is read while the Backfill is paused."""
+SIGN_POLLS: Final = 10
+"""While paused, the driver writes a sign of life after this many reads of the control, or it would seem dead."""
 
 
-class Orders:
-    """Judges each state of the control; remembers when the guard's look changed last."""
+class ControlWatch:
+    """Decides from the control whether to pause. Remembers the time of the last change of `guard.checked`."""
 
     def __init__(self) -> None:
-        self._look: str | None = None
+        self._checked: str | None = None
         self._changed_at = 0.0
 
     def pause(self, control: Control, now: float) -> str | None:
-        """The reason to pause by this control, read at `now`, for people; None to go on."""
+        """Return the reason to pause, for people, or None. `control` was read at `now` (monotonic seconds)."""
         guard = control.guard
-        if guard is None or guard.look != self._look:
-            self._look, self._changed_at = None if guard is None else guard.look, now
+        if guard is None or guard.checked != self._checked:
+            self._checked, self._changed_at = None if guard is None else guard.checked, now
         if guard is not None and guard.pause:
             return guard.message
-        if guard is not None and now - self._changed_at >= LOOK_AGE_MAX_S:
-            # Without the age: the text is written to the ledger when it changes.
-            seen = f"the operator has not looked at the live group for {LOOK_AGE_MAX_S:.0f} s: its state is unknown"
-            return f"{seen}; see that the operator runs and reaches the brokers"
+        if guard is not None and now - self._changed_at >= GUARD_AGE_MAX_S:
+            # The message is constant, because every change of the message is written to the ledger.
+            seen = f"the operator has not checked the live group for {GUARD_AGE_MAX_S:.0f} s, so its state is unknown"
+            return f"{seen}; check that the operator runs and reaches the brokers"
         return None
 
 
 GROUP_SLICES: Final = 40
-"""Slices that are published together: ten minutes of them."""
+"""Number of slices whose rows are added to the table in one commit, about ten minutes of work."""
 RATE: Final = "Rate"
 GUARD: Final = "Guard"
 WAITED_SHARE: Final = 0.05
-"""The limit binds if tasks waited for it for this part of a slice."""
+"""If the tasks of a slice wait for the rate limit for more than this share of the slice's duration, the ledger reports
+that the rate throttles the Backfill."""
 POISON_MAX: Final = 10
 POISON_SHARE: Final = 0.01
 DEATHS_MAX: Final = 12
-"""So many records that end their process, and this part of all, speak of the handler and not of the records; and so do
-so many deaths with no record handled in between."""
-AGAIN_MAX: Final = 100
-"""So many times a slice of a second pass is gone through. It is done as a whole or not at all: one in which a process
-with too little memory dies at another record each time would never be done."""
+"""The run ends with an error that blames the handler, not single records, if at least POISON_MAX records and more than
+POISON_SHARE of all records killed its process, or after DEATHS_MAX deaths without a handled record in between."""
+REPEATS_MAX: Final = 100
+"""The run fails when the handler's process has died in this many tries of the same slice of the second pass. Such a
+slice is repeated as a whole, so a process that runs out of memory at another record each time would never finish it."""
 
 
 class Engine(Protocol):
@@ -97,7 +97,7 @@ class Engine(Protocol):
 
 
 class Ledgers(Protocol):
-    def read(self) -> Ledger | None: ...
+    def load(self) -> Ledger | None: ...
 
     def write(self, ledger: Ledger) -> None: ...
 
@@ -106,51 +106,44 @@ class Ledgers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a run.
-
-    `read_control` reads the operator's orders. `check_ranges` raises BackfillFailed if brokers do not have a part of
-    these ranges. `prepare` makes the order to a slice's tasks from their time, their rate and the suspects. `wait`
-    passes time.
-    """
+    """The dependencies of a run. `check_ranges` raises BackfillFailed if offsets of the ranges are not in the log.
+    `prepare` makes the request for a slice's tasks from their time limit (seconds), the rate of each task (records per
+    second, None without a limit) and the suspected records. `wait` sleeps."""
 
     ledgers: Ledgers
     read_control: Callable[[], Control]
     check_ranges: Callable[[Sequence[TaskRange]], None]
-    prepare: Callable[[float, float | None, tuple[Suspect, ...]], Work]
+    prepare: Callable[[float, float | None, tuple[SuspectedRecord, ...]], Work]
     clock: Clock
     wait: Callable[[float], object]
 
 
 class Run:
-    """One attempt. `go` returns when all is covered or the control says stop."""
-
     def __init__(self, config: BackfillConfig, attempt: int, parts: Parts) -> None:
-        """Claim the ledger: read it, and write it as this attempt's. Raises Superseded and SettingsInvalid."""
+        """Take over the ledger by writing it with this attempt's number. Raises Superseded and SettingsInvalid."""
         self._config = config
         self._attempt = attempt
         self._parts = parts
-        self._orders = Orders()
-        self._handled = self._poison = self._deaths = self._again = 0
-        # The most offsets of a task while an executor's death is being looked into.
+        self._control_watch = ControlWatch()
+        self._handled = self._poison = self._deaths = self._repeats = 0
+        # Maximum number of a task's offsets after an executor has died, to find the record that kills executors.
         self._careful: int | None = None
-        stored = parts.ledgers.read()
+        stored = parts.ledgers.load()
         self._ledger = self._start() if stored is None else self._resumed(stored)
         self._observed = self._ledger.offsets_per_second
         self._write(self._ledger)
         LOG.info(
-            "backfill begins" if stored is None else "backfill goes on",
+            "backfill begins" if stored is None else "backfill continues",
             extra=fields(backfill=config.id, attempt=attempt, offsets=self._ledger.offsets_left),
         )
 
     def go(self, start: Callable[[], Engine]) -> bool:
-        """Play all slices; True when everything is covered, False when stopped by the control.
-
-        `start` makes the engine, which takes a while: at the first use, and not for a run that has nothing to do.
-        """
+        """Run all slices. Returns True when all ranges are covered, False when the operator's control stops the run.
+        `start` makes the engine. Because that takes long, it is called only if there is work."""
         engine: Engine | None = None
         while self._ledger.remaining or self._is_unpublished:
             control = self._await_go()
-            # Rows that are all that is left are published in any case: an end with nothing left is that of the run.
+            # If only staged rows remain, they are committed even after a stop, because no later attempt would do it.
             if engine is None and (control is not None or not self._ledger.remaining):
                 engine = start()
                 self._discard(engine)
@@ -158,7 +151,7 @@ class Run:
                 if engine is not None:
                     self._publish_all(engine)
                 break
-            assert engine is not None, "it is started for whatever is to be done"
+            assert engine is not None, "the control allows work, so the engine was started"
             if self._ledger.remaining:
                 self._play(engine, control)
             self._publish(engine, due=not self._ledger.remaining)
@@ -166,7 +159,7 @@ class Run:
         return not self._ledger.remaining
 
     def fail(self, problem: RunProblem) -> None:
-        """Write the last word of an attempt that ends with an error."""
+        """Write the problem to the ledger, as the last write of this attempt."""
         self._write(replace(self._ledger, problem=problem, ended=True, slice_offsets=0))
 
     @property
@@ -183,12 +176,12 @@ class Run:
     def _resumed(self, stored: Ledger) -> Ledger:
         if stored.handlers == LIVE and self._pass == CANDIDATE:
             if stored.remaining:
-                message = f"is at the pass Live with {stored.offsets_left} offsets left, and the settings say Candidate"
+                message = f"has {stored.offsets_left} unhandled offsets in pass Live, but the settings name Candidate"
                 raise SettingsInvalid("ledger", message)
-            # It goes through the slices of the first pass.
+            # The second pass reads the slices that the first pass has stored.
             return replace(self._start(), slices_left=stored.slices_done)
         if stored.handlers != self._pass:
-            raise SettingsInvalid("ledger", f"is at the pass {stored.handlers}, and the settings say {self._pass}")
+            raise SettingsInvalid("ledger", f"belongs to pass {stored.handlers}, but the settings name {self._pass}")
         return replace(
             stored,
             attempt=self._attempt,
@@ -200,19 +193,19 @@ class Run:
         )
 
     def _await_go(self) -> Control | None:
-        """The control under which the next slice runs, after pauses; None to stop."""
-        looks = 0
+        """Wait while the Backfill is paused. Returns the control for the next slice, or None to stop."""
+        polls = 0
         while True:
             control = self._parts.read_control()
             if control.suspend:
                 return None
-            why = self._orders.pause(control, self._parts.clock.monotonic())
+            why = self._control_watch.pause(control, self._parts.clock.monotonic())
             if why is None:
                 return control
             self._pause(why)
-            looks += 1
-            if looks % SIGN_LOOKS == 0:
-                self._parts.ledgers.alive(looks)
+            polls += 1
+            if polls % SIGN_POLLS == 0:
+                self._parts.ledgers.alive(polls)
             self._parts.wait(POLL_S)
 
     def _pause(self, why: str) -> None:
@@ -234,7 +227,7 @@ class Run:
                 config.slice_seconds, None if rate is None else rate / max(1, len(planned)), ledger.suspects
             )
         except BackfillFailed as error:
-            # No later attempt may come any further.
+            # Later attempts may fail at the same check, so the staged rows are committed now.
             self._publish_before(error, engine)
             raise
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
@@ -251,11 +244,11 @@ class Run:
                 outcome = outcome_of(planned, reports)
         except ExecutorsLost as error:
             raise self._executors_lost(error, planned) from error
-        # Of the tasks alone: the job around them costs the same for any size.
+        # The speed is that of the tasks alone, because the overhead of a job does not depend on the job's size.
         worked = outcome.seconds / max(1, len(reports))
         self._observed = outcome.offsets / max(worked, 1e-3)
         self._take_care(reports.values(), planned)
-        self._note(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
+        self._record_slice(outcome, max(1e-3, self._parts.clock.monotonic() - began), pace, rate)
         try:
             self._judge(outcome)
         except BackfillFailed as error:
@@ -269,7 +262,7 @@ class Run:
             slice_seconds=config.slice_seconds,
             tasks=min(engine.cores, config.parallelism),
             ordered=config.ordering == "Partition",
-            # The second pass reads from the first to the last of the answers that it takes at once.
+            # The second pass handles all offsets from a file's first answer to its last, so a file must have no gaps.
             gapless=self._pass == LIVE,
             observed=self._observed,
             rate_limit=control.records_per_second,
@@ -277,8 +270,8 @@ class Run:
         )
 
     def _take_care(self, reports: Iterable[TaskReport], planned: Sequence[Task]) -> None:
-        """Make tasks small after one whose executor died, so that the record which ends executors is soon alone; and
-        twice as large behind each slice in which none died."""
+        """If Spark repeated tasks, limit the next tasks to the fewest offsets that a repeated task covered, to isolate
+        a record that kills executors. Each slice without a repeated task doubles the limit, until it limits no task."""
         repeated = [report.offsets for report in reports if report.repeated]
         if repeated:
             self._careful = max(1, min(repeated))
@@ -287,7 +280,7 @@ class Run:
             self._careful = None if largest < self._careful else 2 * self._careful
 
     def _judge(self, outcome: TaskReport) -> None:
-        """Raise BackfillFailed for what a task has stopped for. What the slice has covered is noted by then."""
+        """Raise BackfillFailed if a task stopped or the process dies too often. The slice is already in the ledger."""
         if outcome.failure is not None:
             raise self._handler_failed(outcome.failure, len(outcome.failures))
         if outcome.problem is not None:
@@ -297,22 +290,22 @@ class Run:
         self._poison += outcome.poison
         well = outcome.records_in > outcome.poison
         self._deaths = 0 if well else self._deaths + bool(outcome.died)
-        self._again = self._again + 1 if self._pass == CANDIDATE and outcome.died else 0
+        self._repeats = self._repeats + 1 if self._pass == CANDIDATE and outcome.died else 0
         seen = ""
         if self._poison >= POISON_MAX and self._poison > POISON_SHARE * self._handled:
             seen = f"{self._poison} of {self._handled} records ended the process of their handler"
         elif self._deaths >= DEATHS_MAX:
-            seen = f"the process of the handler died {self._deaths} times, and handled no record in between"
-        elif self._again >= AGAIN_MAX:
+            seen = f"the process of the handler died {self._deaths} times without handling a record in between"
+        elif self._repeats >= REPEATS_MAX:
             number = self._ledger.slices_done
-            seen = f"the process of the handler died in slice {number} each of {self._again} times"
+            seen = f"the process of the handler died in each of {self._repeats} tries of slice {number}"
         if seen:
-            message = f"{seen}, so the cause is not in the records: {ADVICE}"
+            message = f"{seen}, so the cause is not a single record; {ADVICE}"
             raise BackfillFailed("HandlerProcessDied", message, final=True)
 
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
-        """The error with the record at which a task died that took nothing else; it is a suspect from now on."""
-        # A task of a second pass takes the answers of some files, whatever is planned.
+        """Return the error to raise. A record that was alone in a failed task becomes suspected; the error names it."""
+        # A task of a second pass handles the records of some files, not the planned ranges.
         if error.task is None or error.task >= len(planned) or self._pass == CANDIDATE:
             return error
         task = planned[error.task]
@@ -320,17 +313,17 @@ class Run:
         if not alone:
             return error
         partition, offset = task[0].partition, task[0].first
-        # Side by side it may have been either handler.
+        # In a comparison whose handlers run in the same pass, either handler may have ended the executor.
         sides = (LIVE, CANDIDATE) if self._config.compare is not None and self._pass == BOTH else (LIVE,)
-        found = [Suspect(partition=partition, offset=offset, side=side, deaths=alone) for side in sides]
-        suspects = suspected(self._ledger.suspects, found, self._ledger.remaining)
+        found = [SuspectedRecord(partition=partition, offset=offset, side=side, deaths=alone) for side in sides]
+        suspects = suspected_after(self._ledger.suspects, found, self._ledger.remaining)
         self._ledger = replace(self._ledger, suspects=suspects)
         place = f"topic {self._config.topic!r} partition {partition} offset {offset}"
-        return BackfillFailed(error.reason, f"at the record {place}: {error}", final=False)
+        return BackfillFailed(error.reason, f"at {place}: {error}", final=False)
 
     def _discard(self, engine: Engine) -> None:
-        """Remove files of slices that are not in the ledger. Raises Superseded, or they may be a newer attempt's."""
-        self._parts.ledgers.read()
+        """Remove files of slices that the ledger lacks. Raises Superseded if a newer attempt may have written them."""
+        self._parts.ledgers.load()
         engine.discard(self._ledger.slices_done)
 
     @property
@@ -338,10 +331,8 @@ class Run:
         return self._config.sink.table is not None and self._ledger.published < self._ledger.slices_done
 
     def _publish(self, engine: Engine, *, due: bool) -> None:
-        """Publish the staged rows of a table, if there are enough or it is `due`.
-
-        The ledger names the slices before: a publication whose end a death has hidden is tried again with the same.
-        """
+        """Commit the staged rows to the table, if a commit is `due` or GROUP_SLICES slices are staged. First writes to
+        the ledger which slices these are, so that the next attempt repeats an interrupted commit with the same rows."""
         if not self._is_unpublished:
             return
         published, end = self._ledger.published, self._ledger.publishing
@@ -356,48 +347,46 @@ class Run:
         LOG.info("rows published", extra=fields(slices=end - published, slicesPublished=end))
 
     def _publish_all(self, engine: Engine) -> None:
-        """Publish all staged rows: first those of a publication that was cut short, then the others."""
+        """Commit all staged rows to the table: first those of an interrupted commit, then the others."""
         while self._is_unpublished:
             self._publish(engine, due=True)
 
     def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
-        """Publish what is before the error that ends the attempt.
-
-        Where that fails, the message has both. While another attempt may publish, the reason is the publication's, by
-        which the operator counts attempts.
-        """
+        """Publish the rows of the finished slices before `error` ends the attempt. If that fails, raises BackfillFailed
+        with both messages. Its reason decides how many attempts the operator allows: the commit's reason if another
+        attempt may publish the rows, otherwise the reason of `error`."""
         try:
             self._publish_all(engine)
         except BackfillFailed as unpublished:
-            message = f"{error}; the rows before it are not published: {unpublished}"
+            message = f"{error}; the rows of earlier records are not in the table: {unpublished}"
             reason = error.reason if unpublished.final else unpublished.reason
             raise BackfillFailed(reason, message, final=unpublished.final) from unpublished
 
-    def _note(self, outcome: TaskReport, seconds: float, pace: Pace, rate: int | None) -> None:
+    def _record_slice(self, outcome: TaskReport, seconds: float, pace: Pace, rate: int | None) -> None:
         ledger = self._ledger
         second = self._pass == CANDIDATE
         whole = outcome.problem is None and not outcome.died
         if second and not whole:
-            # It goes through the answers of a slice as a whole, or once more.
+            # An incomplete slice of the second pass is repeated as a whole.
             outcome = TaskReport(waited=outcome.waited, died=outcome.died, repeated=outcome.repeated)
         handled = outcome.records_in + outcome.dropped
         remaining = without(ledger.remaining, outcome.covered)
         if second and whole and ledger.slices_left <= 1:
-            # Behind the last answers of the first pass there are no records.
+            # All slices of the first pass are now compared, so no record remains.
             remaining = {}
         bound = rate is not None and outcome.waited > WAITED_SHARE * seconds
         comparison = ledger.comparison
         done = replace(
             ledger,
             remaining=remaining,
-            # One that has covered nothing has no files, and its number is given again.
+            # A slice that covered nothing has no files, so its number is used again.
             slices_done=ledger.slices_done + bool(outcome.covered or (second and whole)),
             slices_left=ledger.slices_left - whole
             if second
             else slices_left(remaining, slice_offsets(replace(pace, observed=self._observed))),
             slice_offsets=0,
             counts=ledger.counts.plus(outcome.counts),
-            suspects=suspected(ledger.suspects, outcome.died, remaining),
+            suspects=suspected_after(ledger.suspects, outcome.died, remaining),
             repeated=ledger.repeated + outcome.repeated,
             comparison=None if comparison is None else merged(comparison, outcome.comparison),
             records_per_second=handled / seconds,
@@ -431,6 +420,6 @@ class Run:
     def _handler_failed(self, failure: FailedRecord, failures: int) -> BackfillFailed:
         place = f"topic {self._config.topic!r} partition {failure.partition} offset {failure.offset}"
         error = f"{failure.error_class}: {failure.message}".removesuffix(": ")
-        more = f" ({failures - 1} other tasks of the slice stopped as well)" if failures > 1 else ""
-        advice = "what is before it in its partition is done; mend the handler, or set onError to Skip or FailedTopic"
+        more = f" (other tasks of the slice that stopped as well: {failures - 1})" if failures > 1 else ""
+        advice = "all earlier records of its partition are done; fix the handler, or set onError to Skip or FailedTopic"
         return BackfillFailed("HandlerFailed", f"{place}: {error}{more}; {advice}", final=True)

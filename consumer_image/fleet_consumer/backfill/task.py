@@ -1,11 +1,11 @@
-"""One task of a slice, in Spark's Python worker: its handlers' processes do the work, and it gives rows to Spark.
+"""One task of a slice, in Spark's Python worker. The handlers' processes do the work; the task returns rows to Spark.
 
-A task never raises for a record, nor for anything that another try would meet again: Spark would repeat it, and with it
-the handler's effects. It stops, and reports. What Spark repeats is a task whose executor died; it takes a smaller part
-of its ranges then, and a single record in the end, so that one that ends executors is found.
+After an error, a task stops and reports instead of raising, because Spark would repeat the task, and with it the side
+effects of the handler. So Spark repeats only a task whose executor died. The repeated task handles a smaller part of
+its ranges, and finally a single record, so that a record that kills executors is found.
+
+Decision: docs/decisions/0059-backfill-engine.md.
 """
-
-from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from fleet_consumer.backfill.comparing import Ignored, judged
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.rows import Rows, batch_of, columns_of
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport, behind, offsets_of, part_of, shortened
-from fleet_consumer.backfill.work import Order, Pacer, Part, Work, config_of
+from fleet_consumer.backfill.work import Pacer, Part, PlayRequest, Work, config_of
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.contract.backfill_config import BOTH, CANDIDATE, LIVE, BackfillConfig
 
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 PIECE_FIRST: Final = 100
 PIECE_MAX: Final = 5_000
 PIECE_S: Final = 1.0
-"""Offsets that both handlers of a comparison get before their answers are compared: about what takes a second."""
+"""Offsets in the first piece, maximum offsets in a piece, and time in seconds that a piece should take. A piece is what
+both handlers of a comparison handle before their answers are compared."""
 
 _PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
-"""The handlers' processes of this Python worker, by the settings and the side."""
+"""The handlers' processes of this Python worker, keyed by settings and side."""
 
 
 def task_function(
     work: Work, number: int, planned: Sequence[Task] | None, reports: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """The function for `mapInArrow` over one row for each task or, with None planned, over the stored answers of the
-    first pass of a comparison; `reports` is the driver's accumulator, keyed by slice and task."""
+    """Return the function that Spark runs through `mapInArrow`. Its input has one row for each task or, if `planned` is
+    None, the answers that a comparison's first pass has stored. `reports` is the driver's accumulator, keyed by slice
+    and task."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -51,16 +53,16 @@ def task_function(
             yield from run_second_pass(work, report, batches)
         else:
             for _ in batches:
-                """The row says nothing; its partition is the task."""
+                """The row has no content; the number of its Spark partition is the task's number."""
             yield from run_task(work, part_of(planned[task], attempt), report)
-        # Only a task that came to its end reports.
+        # Only a completed task reports.
         reports.add({(number, task): report})
 
     return run
 
 
-def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.RecordBatch]:
-    """Play a task, and fill in its report."""
+def run_task(work: Work, task: Task, report: TaskReport) -> "Iterator[pyarrow.RecordBatch]":
+    """Run a task and fill in its report. Yields its rows as Arrow batches."""
 
     def play(*processes: HandlerProcess) -> Iterator[list[list[Any]]]:
         handle = _single if len(processes) == 1 else _compared
@@ -70,21 +72,19 @@ def run_task(work: Work, task: Task, report: TaskReport) -> Iterator[pyarrow.Rec
 
 
 def run_second_pass(
-    work: Work, report: TaskReport, batches: Iterable[pyarrow.RecordBatch]
-) -> Iterator[pyarrow.RecordBatch]:
-    """Have the candidate handle the records of these answers of the live handler, and fill in the report."""
+    work: Work, report: TaskReport, batches: "Iterable[pyarrow.RecordBatch]"
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Let the candidate handle the records of the stored answers, and fill in the report. Yields the differences."""
     return _run(work, report, partial(_second, work, batches, report))
 
 
 def _run(
     work: Work, report: TaskReport, play: Callable[..., Iterator[list[list[Any]]]]
-) -> Iterator[pyarrow.RecordBatch]:
-    """Batches of the rows that `play` yields with the processes of this pass.
-
-    The report says why a task has to stop; the next one begins with new processes then.
-    """
+) -> "Iterator[pyarrow.RecordBatch]":
+    """Call `play` with the processes of this pass, and yield its rows as Arrow batches. An error is written to the
+    report instead of raised; the next task then starts new processes."""
     if not gc.get_freeze_count():
-        # PySpark collects cycles after each task, which walks all imported modules for 50 ms unless they are frozen.
+        # PySpark collects garbage after each task, which takes 50 ms for all imported modules unless they are frozen.
         gc.freeze()
     try:
         config = config_of(work.config)
@@ -99,7 +99,7 @@ def _run(
                 yield batch_of(columns, rows)
         report.seconds = clock.monotonic() - began
     except Died as death:
-        report.died += death.suspects
+        report.died += death.suspected
         _forget_dead()
     except BackfillFailed as error:
         report.problem = error.problem
@@ -108,7 +108,7 @@ def _run(
 
 def _ignored(config: BackfillConfig) -> Ignored:
     assert config.compare is not None, "this Backfill compares"
-    return Ignored.of(config.compare.ignore_fields, config.compare.ignore_headers)
+    return Ignored.from_paths(config.compare.ignore_fields, config.compare.ignore_headers)
 
 
 def _process(config: str, side: str) -> HandlerProcess:
@@ -119,14 +119,14 @@ def _process(config: str, side: str) -> HandlerProcess:
 
 
 def _forget_dead() -> None:
-    """Forget processes that are gone, and end those whose partner is: they may be in the middle of an order."""
+    """Close all processes after one has failed, because a comparison's other process may still run a request."""
     for process in _PROCESSES.values():
         process.close()
     _PROCESSES.clear()
 
 
 def _single(work: Work, task: Task, report: TaskReport, process: HandlerProcess) -> Iterator[list[list[Any]]]:
-    for part in process.play(Order(work, task)):
+    for part in process.play(PlayRequest(work, task)):
         report.add(part.report)
         yield part.rows
 
@@ -134,16 +134,16 @@ def _single(work: Work, task: Task, report: TaskReport, process: HandlerProcess)
 def _compared(
     work: Work, task: Task, report: TaskReport, live: HandlerProcess, candidate: HandlerProcess
 ) -> Iterator[list[list[Any]]]:
-    """Both handlers over the same records, piece by piece, each in its own process; yields the differences."""
+    """Run both handlers over the same records, piece by piece, each in its own process. Yields rows of differences."""
     config, clock = config_of(work.config), SystemClock()
     keeps, ignored = config.sink.parquet is not None, _ignored(config)
     pacer, size, left = Pacer(work.seconds, work.rate, clock), PIECE_FIRST, task
     while left and pacer.may_take(offsets_of(shortened(left, size))):
-        piece, began = _without_suspects(shortened(left, size), work), clock.monotonic()
-        playing = [process.play(Order(work, piece, bounded=False)) for process in (live, candidate)]
-        # In turns: neither waits for long until its part is taken.
-        turns = zip(*zip_longest(*playing), strict=True)
-        (found, ours), (other, theirs) = (_gathered(filter(None, parts)) for parts in turns)
+        piece, began = _up_to_suspected(shortened(left, size), work), clock.monotonic()
+        playing = [process.play(PlayRequest(work, piece, bounded=False)) for process in (live, candidate)]
+        # The parts of both processes are read alternately, so that neither process waits long for its reader.
+        rounds = zip(*zip_longest(*playing), strict=True)
+        (found, ours), (other, theirs) = (_gathered(filter(None, parts)) for parts in rounds)
         if problem := found.problem or other.problem:
             report.problem = problem
             return
@@ -157,9 +157,9 @@ def _compared(
 
 
 def _second(
-    work: Work, batches: Iterable[pyarrow.RecordBatch], report: TaskReport, candidate: HandlerProcess
+    work: Work, batches: "Iterable[pyarrow.RecordBatch]", report: TaskReport, candidate: HandlerProcess
 ) -> Iterator[list[list[Any]]]:
-    """The candidate over the records of stored answers, batch by batch; yields the differences."""
+    """Run the candidate over the records of stored answers, batch by batch. Yields the rows of the differences."""
     ignored = _ignored(config_of(work.config))
     for batch in batches:
         live = _by_place([column.to_pylist() for column in batch.columns])
@@ -167,7 +167,7 @@ def _second(
         for partition, offset in sorted(live):
             spans[partition] = (spans.get(partition, (offset, 0))[0], offset + 1)
         task = tuple(TaskRange(part, first, end) for part, (first, end) in spans.items())
-        found, answers = _gathered(candidate.play(Order(work, task, bounded=False)))
+        found, answers = _gathered(candidate.play(PlayRequest(work, task, bounded=False)))
         if found.problem is not None:
             report.problem = found.problem
             return
@@ -176,10 +176,11 @@ def _second(
         yield rows.columns
 
 
-def _without_suspects(piece: Task, work: Work) -> Task:
-    """The piece up to its first suspect, or that one alone: a death costs the whole piece."""
+def _up_to_suspected(piece: Task, work: Work) -> Task:
+    """Return the piece up to its first suspected record, or that record alone if the piece begins with it. If a process
+    dies, its whole piece must be repeated, so a suspected record is not handled together with others."""
     for number, each in enumerate(piece):
-        offsets = [one.offset for one in work.suspects if one.partition == each.partition]
+        offsets = [one.offset for one in work.suspected if one.partition == each.partition]
         first = min((offset for offset in offsets if each.first <= offset < each.end), default=None)
         if first is not None:
             before = TaskRange(each.partition, each.first, first)
@@ -189,11 +190,10 @@ def _without_suspects(piece: Task, work: Work) -> Task:
 
 
 Answers = dict[tuple[int, int], list[Any]]
-"""Rows of answers by partition and offset."""
+"""Rows of answers, keyed by partition and offset."""
 
 
 def _gathered(parts: Iterable[Part]) -> tuple[TaskReport, Answers]:
-    """The whole report, and the answers."""
     report, answers = TaskReport(), Answers()
     for part in parts:
         report.add(part.report)
@@ -206,7 +206,6 @@ def _by_place(columns: Sequence[Sequence[Any]]) -> Answers:
 
 
 def _differences(live: Answers, candidate: Answers, ignored: Ignored, report: TaskReport) -> Rows:
-    """Judge the answers to each record; the rows of those that differ."""
     rows = Rows()
     for place in sorted({*live, *candidate}):
         one, other = live.get(place), candidate.get(place)

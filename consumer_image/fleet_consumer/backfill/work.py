@@ -1,8 +1,4 @@
-"""Orders: the driver's to a task, and the task's to the process of its handler, as pickles; and what is prepared once
-for many records: settings, filter, and pace.
-"""
-
-from __future__ import annotations
+"""Requests from the driver to tasks and from tasks to handlers' processes, with their settings, filter and pace."""
 
 import json
 import logging
@@ -19,7 +15,7 @@ from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.slices import Task, TaskReport
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.backfill_config import BackfillConfig, BackfillFilter, parse_config
-from fleet_consumer.contract.backfill_ledger import Suspect
+from fleet_consumer.contract.backfill_ledger import SuspectedRecord
 from fleet_consumer.contract.policies import Policies, parse_policies
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.net import ConnectionSettings
@@ -30,11 +26,11 @@ from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The part of a task's order that is the same for all tasks of a slice. It holds no secret: what the tasks need of
-    those they read from mounted files.
+    """The request that is the same for all tasks of a slice. It has no secrets, because tasks read them from files.
 
-    `seconds` bound the time in which a task takes records, `rate` is its share of the rate limit. `limits` are the
-    `max.message.bytes` of topics that it may write to, as far as they are known. `suspects` are handled alone.
+    `config` and `policies` are the contents of backfill.json and policies.json. A task handles no further records once
+    it has run for `seconds`. `rate` is each task's limit in records per second, None without a limit. `limits` are the
+    known `max.message.bytes` of the topics to which a task may write. `suspected` records are handled alone.
     """
 
     config: str
@@ -42,11 +38,11 @@ class Work:
     seconds: float
     rate: float | None
     limits: Mapping[str, int]
-    suspects: tuple[Suspect, ...] = ()
+    suspected: tuple[SuspectedRecord, ...] = ()
 
 
-class Order(NamedTuple):
-    """One task's part of a slice. A `bounded` one ends with the time of its work, a piece of a comparison does not."""
+class PlayRequest(NamedTuple):
+    """A request to a handler's process. If `bounded` (not in a comparison), it ends after `work.seconds`."""
 
     work: Work
     ranges: Task
@@ -54,7 +50,7 @@ class Order(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A part of an order that is done: its report, and its rows column by column; `last` is true for the last one."""
+    """A finished part of a request: its report, and its rows column by column. `last` marks the request's end."""
 
     report: TaskReport
     rows: list[list[Any]]
@@ -63,7 +59,7 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=1)
 def config_of(text: str) -> BackfillConfig:
-    """The settings of an order, with the environment of this process applied. Raises BackfillFailed."""
+    """Parse the settings of a request, and apply this process's environment to them. Raises BackfillFailed."""
     config = parse_config(json.loads(text))
     try:
         return replace(config, worker=with_environment(config.worker, os.environ))
@@ -72,7 +68,7 @@ def config_of(text: str) -> BackfillConfig:
 
 
 def connection_of(config: BackfillConfig) -> ConnectionSettings:
-    """The connection to the group's brokers, with the credentials as they are now. Raises BackfillFailed."""
+    """Return the connection settings for the group's brokers, with current credentials. Raises BackfillFailed."""
     try:
         return connection_settings(config.worker.brokers, f"fleet-backfill-{config.name}")
     except CredentialsUnreadable as error:
@@ -80,7 +76,7 @@ def connection_of(config: BackfillConfig) -> ConnectionSettings:
 
 
 def log_as(config: BackfillConfig) -> None:
-    """Log to standard error as workers do, with the coordinates of the record in hand."""
+    """Log to standard error in the worker's format, with the coordinates of the record being handled."""
     log = config.worker.log
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter((JsonFormatter if log.format == "Json" else TextFormatter)(in_hand(lambda: None, None)))
@@ -93,7 +89,7 @@ def policies_of(text: str | None) -> Policies | None:
 
 
 def policies_text(path: str | None) -> str | None:
-    """The text of the mounted policies.json, checked. Raises PolicyInvalid, OSError and ValueError."""
+    """Return the checked text of the mounted policies.json. Raises PolicyInvalid, OSError and ValueError."""
     if path is None:
         return None
     text = Path(path).read_text(encoding="utf-8")
@@ -102,14 +98,12 @@ def policies_text(path: str | None) -> str | None:
 
 
 GROUP_S: Final = 0.25
-"""A group of records is as large as is handled in this time, or in what is left of it."""
+"""Time in seconds that one `Caller.handle` should take."""
 
 
 class Pacer:
-    """Decides how many records are taken now. The first one always is, whatever the time.
-
-    `rate` is in records per second, None without a limit.
-    """
+    """Decides how many records a request may handle: for `seconds`, at `rate` records per second (None: no limit). The
+    first record is always allowed, so that each task advances."""
 
     def __init__(
         self, seconds: float, rate: float | None, clock: Clock, wait: Callable[[float], object] | None = None
@@ -124,20 +118,20 @@ class Pacer:
         self.waited = 0.0
 
     def may_take(self, records: int = 1) -> bool:
-        """True if so many records may be handled now, after a wait if the rate asks for one; False at the end."""
+        """Wait as the rate requires. Returns True if `records` records may be handled now, False after the deadline."""
         now = self._clock.monotonic()
         if self._taken and max(now, self._next_at) >= self.deadline:
             return False
         if self._next_at > now:
             self._wait(self._next_at - now)
             self.waited += self._next_at - now
-        # Time that was not used is lost: it would come back as a burst.
+        # Unused time is not saved up, because it would allow a burst.
         self._next_at = max(self._next_at, now) + records * self._interval
         self._taken += records
         return True
 
     def group(self, most: int, lasts: float = GROUP_S) -> int:
-        """The number of records to handle together next, for so many seconds: from one up, by the speed so far."""
+        """Return how many records, at most `most`, to handle next, so that it takes about `lasts` seconds."""
         elapsed = self._clock.monotonic() - self._began
         if not self._taken:
             return 1
@@ -149,8 +143,6 @@ class Pacer:
 
 
 class Selection:
-    """The filter, prepared for many records."""
-
     def __init__(self, chosen: BackfillFilter) -> None:
         self._key = chosen.key
         self._headers = [(name, value.encode()) for name, value in chosen.headers.items()]
@@ -158,7 +150,7 @@ class Selection:
         self.takes_all = not (self._key or self._headers) and self._from_ms is None and self._to_ms is None
 
     def takes(self, timestamp: int, key: bytes | None, headers: Headers) -> bool:
-        """True if the record is selected. Bytes of a key that are no UTF-8 match no literal."""
+        """Bytes of the key that are not UTF-8 match no literal of the regex."""
         if self._from_ms is not None and timestamp < self._from_ms:
             return False
         if self._to_ms is not None and timestamp >= self._to_ms:

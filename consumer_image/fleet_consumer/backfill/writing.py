@@ -1,9 +1,9 @@
-"""Writes of a task: returned records to the sink's topic, failed ones to the failed topic; each is acknowledged.
+"""Writes of a task, each awaited until acknowledged: returned records go to the sink's topic, failed records to the
+failed topic.
 
-Every duplicate that a repeated slice leaves can be found: the copies carry the Backfill's id and their origin.
+The headers of written records name the Backfill's id and the record's origin, so duplicates of a repeated slice can be
+found.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ from fleet_consumer.retry.headers import (
     FailedDelivery,
     HeaderList,
     failed_headers,
-    first_story,
+    first_history,
     foreign_headers,
     origin_headers,
     without_details,
@@ -34,18 +34,17 @@ from fleet_consumer.retry.headers import (
 from fleet_consumer.retry.routing import partition_of
 
 ACK_TIMEOUT_S: Final = 150.0
-"""Longer than librdkafka's own delivery timeout would need to be told; then the slice fails."""
+"""Maximum wait for acknowledgements, after which the slice fails; longer than librdkafka's delivery timeout."""
 
 
 class Writers:
-    """The writers of one process, which keep their connections from one task to the next."""
+    """The writers of one process, which reuses their connections for all tasks."""
 
     def __init__(self, config: BackfillConfig) -> None:
         self._config = config
         self._open: dict[str, TopicWriter] = {}
 
-    def of(self, topic: str, message_max_bytes: int | None) -> TopicWriter:
-        """The writer to this topic. Raises BackfillFailed."""
+    def writer_to(self, topic: str, message_max_bytes: int | None) -> "TopicWriter":
         known = self._open.get(topic)
         if known is None or known.message_max_bytes != message_max_bytes:
             known = self._open[topic] = TopicWriter(self._config, topic, message_max_bytes)
@@ -53,7 +52,7 @@ class Writers:
 
 
 class TopicWriter:
-    """Writes to one topic with acknowledgements from all replicas in sync. Raises BackfillFailed for a broken topic."""
+    """Writes to one topic, with acknowledgements of all in-sync replicas. Raises BackfillFailed."""
 
     def __init__(self, config: BackfillConfig, topic: str, message_max_bytes: int | None) -> None:
         self._topic = topic
@@ -69,12 +68,12 @@ class TopicWriter:
     ) -> SendHandle:
         return self._producer.send(self._topic, key=key, value=value, headers=headers, partition=partition)
 
-    def settle(self, handles: Sequence[SendHandle]) -> list[ProduceFailed | None]:
-        """Wait for these; the refusal of each record that the topic will never take, None for one that is written."""
+    def await_handles(self, handles: Sequence[SendHandle]) -> list[ProduceFailed | None]:
+        """Wait for these writes. Returns one result per write: None, or the error if the topic refuses the record."""
         self._producer.flush(ACK_TIMEOUT_S)
         for handle in handles:
             if not handle.done:
-                message = f"topic {self._topic!r} did not acknowledge within {ACK_TIMEOUT_S:g} s"
+                message = f"topic {self._topic!r} did not acknowledge a record within {ACK_TIMEOUT_S:g} s"
                 raise BackfillFailed("NotAcknowledged", message, final=False)
             if handle.error is not None and not handle.error.refuses_record:
                 raise BackfillFailed(handle.error.reason, str(handle.error), final=False)
@@ -82,22 +81,18 @@ class TopicWriter:
 
 
 class SinkTopic:
-    """The sink for returned records."""
-
     def __init__(self, config: BackfillConfig, writer: TopicWriter) -> None:
         self._config = config
         self._writer = writer
         self._open: list[tuple[Record, list[SendHandle]]] = []
 
     def send(self, record: Record, produces: Sequence[Produce]) -> None:
-        """Begin to write a record's outputs."""
         self._open.append((record, [self._send(record, number, each) for number, each in enumerate(produces)]))
 
-    def settle(self) -> list[tuple[Record, int, ProduceFailed]]:
-        """Wait for all writes; the records of which an output was refused, with the number of those, in the order in
-        which they were sent."""
+    def await_writes(self) -> list[tuple[Record, int, ProduceFailed]]:
+        """Wait for all writes. Returns each input record with refused outputs, their number, and the first error."""
         opened, self._open = self._open, []
-        refusals = iter(self._writer.settle([handle for _, handles in opened for handle in handles]))
+        refusals = iter(self._writer.await_handles([handle for _, handles in opened for handle in handles]))
         refused = []
         for record, handles in opened:
             errors = [error for _, error in zip(handles, refusals, strict=False) if error is not None]
@@ -106,14 +101,14 @@ class SinkTopic:
         return refused
 
     def _send(self, record: Record, number: int, produce: Produce) -> SendHandle:
-        # Ours replace the handler's of these names: they must be true.
+        # Our headers replace headers of the same names that the handler has set, because those may be wrong.
         own = foreign_headers(produce.headers)
         ours: dict[str, str | int | None] = {
             BACKFILL_ID: self._config.id,
             OUTPUT_INDEX: number,
             OUTPUT_TOPIC: produce.topic,
         }
-        origin = origin_headers(first_story(record), ours)
+        origin = origin_headers(first_history(record), ours)
         return self._writer.send(produce.key, produce.value, own + origin)
 
 
@@ -128,37 +123,39 @@ class FailedTopic:
         self._open: list[tuple[Record, HeaderList, SendHandle]] = []
 
     def send(self, record: Record, failure: Failure) -> None:
-        """Begin to write a failed record as it was read. Its reason is `manual`, as a person's order brought it there,
-        unless it is one that has killed its process again and again."""
+        """Start to write a failed record, given as it was read. The failure reason in its headers is `poison` if the
+        record repeatedly killed the handler's process, otherwise `manual`, because a person started the Backfill."""
         poison = failure.reason is FailureReason.POISON
         delivery = FailedDelivery(
             record,
             failure if poison else replace(failure, reason=FailureReason.MANUAL),
             self._config.worker.group_id,
             int(self._clock.wall() * 1000),
-            first_story(record),
+            first_history(record),
         )
         policy = None if self._policies is None else self._policies.newest
         headers = [*failed_headers(delivery, policy), (BACKFILL_ID, self._config.id.encode())]
         self._open.append((record, headers, self._write(record, headers)))
 
-    def settle(self) -> None:
-        """Wait for all writes. Raises BackfillFailed if the topic does not take a record even without its details."""
+    def await_writes(self) -> None:
+        """Wait for all writes. Resends refused records without failure details. Raises BackfillFailed if that fails."""
         opened, self._open = self._open, []
-        refusals = self._writer.settle([handle for _, _, handle in opened])
+        refusals = self._writer.await_handles([handle for _, _, handle in opened])
         again = [
             (record, self._write(record, without_details(headers)))
             for (record, headers, _), refusal in zip(opened, refusals, strict=True)
             if refusal is not None
         ]
-        for (record, _), refusal in zip(again, self._writer.settle([handle for _, handle in again]), strict=True):
+        for (record, _), refusal in zip(
+            again, self._writer.await_handles([handle for _, handle in again]), strict=True
+        ):
             if refusal is not None:
                 place = f"partition {record.partition} offset {record.offset} of topic {self._config.topic!r}"
-                message = f"the failed topic does not take the record at {place}: {refusal}; raise its size limit"
+                message = f"the failed topic refuses the record at {place}: {refusal}; raise the topic's size limit"
                 raise BackfillFailed("FailedTopicRefused", message, final=True)
 
     def _write(self, record: Record, headers: HeaderList) -> SendHandle:
         partition = None
         if self._policies is not None:
-            partition = partition_of(record.key, first_story(record).origin, self._policies.partitions)
+            partition = partition_of(record.key, first_history(record).origin, self._policies.partitions)
         return self._writer.send(record.key, record.value, headers, partition)

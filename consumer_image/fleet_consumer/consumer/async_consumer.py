@@ -1,12 +1,12 @@
-"""`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never waits for it.
+"""`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never blocks on it.
 
-Calls run on that thread one after the other; a poll that waits for records makes way for any other call. Polled records
-lie in a `Handover` until a task takes them, on the event loop and without a suspension in between. So a cancelled task
-takes nothing, and records not taken do not count as done: they come out of the next poll, are not covered by commits of
-positions, and are sought back to before the consumer gives partitions back.
+Calls run on the owner's thread one after the other. If a poll waits for records, any other call interrupts it. Polled
+records stay in a `Handover` until a task takes them on the event loop, in one step that cannot be cancelled. So a
+cancelled task has taken no records. Records that were not taken do not count as done: the next poll returns them,
+commits of positions do not include them, and the consumer seeks back to them before it gives partitions back.
+
+Decision: docs/decisions/0022-library-classes.md.
 """
-
-from __future__ import annotations
 
 import asyncio
 import inspect
@@ -34,37 +34,37 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ITERATION_S: Final = 3600.0
-"""The longest wait of one poll in an iteration, which goes on with the next."""
+"""Timeout in seconds of each poll by `async for`, which polls again until a record arrives."""
 
-_inside_callback_of: ContextVar[AsyncConsumer | None] = ContextVar("inside_callback_of", default=None)
+_inside_callback_of: "ContextVar[AsyncConsumer | None]" = ContextVar("inside_callback_of", default=None)
 
 
 def _awaited(
     call: Callable[Concatenate[Consumer, P], T],
-) -> Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]:
-    """A call of `Consumer` that its owner's thread makes."""
+) -> "Callable[Concatenate[AsyncConsumer, P], Coroutine[Any, Any, T]]":
+    """Make an async method that runs a method of `Consumer` on the owner's thread."""
 
     @wraps(call)
-    async def awaited(self: AsyncConsumer, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def awaited(self: "AsyncConsumer", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._call(lambda: call(self._consumer, *args, **kwargs))
 
     return awaited
 
 
-def _at_once(call: Callable[[Consumer], T]) -> Callable[[AsyncConsumer], T]:
-    """A call of `Consumer` for any thread, which does not wait."""
+def _at_once(call: Callable[[Consumer], T]) -> "Callable[[AsyncConsumer], T]":
+    """Make a method that calls a non-blocking method of `Consumer` on the caller's thread."""
     return wraps(call)(lambda self: call(self._consumer))
 
 
 class AsyncConsumer:
-    """The calls of `Consumer`, to be awaited; see there for their meaning and errors. Belongs to one event loop.
+    """A `Consumer` whose methods are awaited; `Consumer` describes their meaning and errors. Belongs to one event loop.
 
-    Any task may call anything; one at a time may poll or iterate. `async for record in consumer` gives single records
-    and ends when the consumer is closed. A commit of positions covers what was given out, the record in hand included.
-    Callbacks are functions or coroutine functions. They run on the event loop while the rebalance waits, and may await
-    any call but `poll`, `subscribe`, `assign`, `unsubscribe` and `close`.
+    Any task may call any method, but only one task at a time may poll or iterate. `async for record in consumer`
+    returns single records and ends when the consumer is closed. A commit of positions counts every returned record as
+    done, even the last one, which may still be in use. Callbacks may be coroutine functions. They run on the event loop
+    while the rebalance waits, and may await any call except `poll`, `subscribe`, `assign`, `unsubscribe` and `close`.
 
-    Cancelling a call abandons its answer; what was asked for may be done all the same.
+    Cancelling a call discards its result; the call itself may still take effect.
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
@@ -76,7 +76,7 @@ class AsyncConsumer:
         self._woken = False
         self._closing: asyncio.Future[None] | None = None
 
-    async def __aenter__(self) -> AsyncConsumer:
+    async def __aenter__(self) -> "AsyncConsumer":
         return self
 
     async def __aexit__(
@@ -87,11 +87,11 @@ class AsyncConsumer:
     # Records.
 
     async def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
-        """Hand out records as `Consumer.poll` does. Those of a poll that was cancelled come with the next."""
+        """Return records as `Consumer.poll` does. If the call is cancelled, the next poll returns its records."""
         await self._await_records(timeout_s, max_records)
-        return self._handover.take(max_records)
+        return self._handover.take_records(max_records)
 
-    def __aiter__(self) -> AsyncConsumer:
+    def __aiter__(self) -> "AsyncConsumer":
         return self
 
     async def __anext__(self) -> Record:
@@ -105,7 +105,7 @@ class AsyncConsumer:
         return record
 
     async def _await_records(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll until there is something to take, `wakeup` was called, or the time is up; at least once."""
+        """Poll, at least once, until records, gaps, a `wakeup` or the timeout. If earlier records wait, do not poll."""
         self._refuse_in_callback("poll")
         if self._polling:
             raise errors.ConcurrentUse("another task polls this consumer, or iterates over it")
@@ -113,7 +113,7 @@ class AsyncConsumer:
         deadline = self._clock.monotonic() + timeout_s
         left = timeout_s
         try:
-            # The error of a cancelled poll must not be overwritten by the next.
+            # A new poll must not overwrite the error of a cancelled poll.
             self._handover.raise_failure()
             while not (self._handover and max_records != 0):
                 await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
@@ -123,14 +123,14 @@ class AsyncConsumer:
                     self._woken = False
                     return
         except asyncio.CancelledError:
-            # The thread's poll ends soon, and its records stay for the next.
+            # End the thread's poll soon; the next poll returns its records.
             self._consumer.wakeup()
             raise
         finally:
             self._polling = False
 
     def wakeup(self) -> None:
-        """Make a `poll` that waits, or the next one, return at once. Any thread."""
+        """Make the waiting (otherwise the next) `poll` return at once. May be called from any thread."""
         self._woken = True
         self._consumer.wakeup()
 
@@ -163,12 +163,12 @@ class AsyncConsumer:
         await self._call(lambda: self._give_back_and(lambda: self._consumer.assign(wanted)), in_callbacks=False)
 
     async def unsubscribe(self) -> None:
-        """Give everything back and leave the group."""
+        """Give all partitions back and leave the group, as `Consumer.unsubscribe` does."""
         self._refuse_in_callback("unsubscribe")
         await self._call(lambda: self._give_back_and(self._consumer.unsubscribe), in_callbacks=False)
 
     async def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
-        """Close as `Consumer.close` does, to the end also when the task that awaits it is cancelled. Idempotent."""
+        """Close as `Consumer.close` does. Cancelling the awaiting task does not interrupt the closing. Idempotent."""
         self._refuse_in_callback("close")
         if self._closing is not None and self._closing.done():
             return
@@ -190,30 +190,30 @@ class AsyncConsumer:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Commit and wait; None commits the positions: all records that were given out count as done."""
+        """Commit and wait for the result. If `offsets` is None, the positions are committed."""
         await self._call(lambda: self._consumer.commit(self._given_out() if offsets is None else offsets, timeout_s))
 
     committed = _awaited(Consumer.committed)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that would be given out; None while it is being looked up."""
+        """Return the next offset to be returned by `poll`, or None while it is being looked up."""
         return await self._call(lambda: self._position(partition))
 
     async def lag(self, partition: TopicPartition) -> int | None:
-        """The distance from what was given out to the partition's end; None while that is unknown."""
+        """Return the distance in offsets from the position to the end offset, or None while either is unknown."""
         return await self._call(lambda: self._lag(partition))
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
+        """Continue reading at `offset`."""
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek(partition, offset), (partition,)))
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the first offset that is there."""
+        """Continue reading these partitions, by default all that are owned, at the first existing offset."""
         parts = tuple(partitions)
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_beginning(parts), parts))
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on behind the last record."""
+        """Continue reading these partitions, by default all that are owned, after the last record."""
         parts = tuple(partitions)
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_end(parts), parts))
 
@@ -231,12 +231,11 @@ class AsyncConsumer:
     list_topics = _awaited(Consumer.list_topics)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`."""
+        """Return no records of these partitions until `resume`."""
         parts = tuple(partitions)
         await self._call(lambda: self._pause(parts))
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause."""
         parts = tuple(partitions)
         await self._call(lambda: self._consumer.resume(parts))
 
@@ -253,7 +252,7 @@ class AsyncConsumer:
             raise errors.ConcurrentUse(f"callbacks may not call {call}")
 
     def _callback(self, callback: AsyncRebalanceCallback | None) -> RebalanceCallback | None:
-        """A callback for the owner's thread, which runs the user's on the event loop and waits for its end."""
+        """Make a callback for the owner's thread: it awaits the user's callback on the event loop."""
         if callback is None:
             return None
 
@@ -271,10 +270,10 @@ class AsyncConsumer:
     # On the owner's thread.
 
     def _fill(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, and keep the records, whether or not a task still waits for them."""
+        """Poll, and store the records in the handover, even if the task that polled was cancelled."""
         if self._handover and max_records != 0:
-            return  # A poll that was abandoned has brought it.
-        # A poll may give partitions back; records not taken must not count as done then.
+            return  # The records of a cancelled poll are still waiting.
+        # If the poll gives partitions back, records that no task has taken must not count as done.
         self._give_back()
         try:
             self._handover.put(self._consumer.poll(timeout_s, max_records=max_records))
@@ -289,11 +288,11 @@ class AsyncConsumer:
         self._seek_back(frozenset(self._handover.first_offsets()))
 
     def _seek_back(self, partitions: frozenset[TopicPartition]) -> None:
-        """Seek back to the first record not taken."""
+        """In each of these partitions, seek back to the first record that was not taken."""
         owned = self._consumer.assignment()
         for part, offset in self._handover.drop(partitions).items():
             if part in owned:
-                # After a fatal error nothing is committed any more that could pass over them.
+                # After a fatal error the seek fails. But then commits fail, too, so no record is skipped.
                 with suppress(errors.FatalConsumerError):
                     self._consumer.seek(part, offset)
 
@@ -306,7 +305,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(partitions))
 
     def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """The positions before the records not taken; None when all were taken: the consumer knows them then."""
+        """Return positions that exclude records not taken; None if all were taken: `Consumer`'s own are then right."""
         waiting = self._handover.first_offsets()
         if not waiting:
             return None

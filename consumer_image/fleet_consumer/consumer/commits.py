@@ -1,6 +1,4 @@
-"""The commits of one consumer: requested ones, automatic ones, and their callbacks."""
-
-from __future__ import annotations
+"""The commits of one consumer, requested and automatic, and their callbacks."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +7,7 @@ from dataclasses import dataclass, field
 from fleet_consumer.clock import Clock
 from fleet_consumer.consumer.engine import CallGuard, Engine
 from fleet_consumer.coordinator.flows import Ticket
-from fleet_consumer.coordinator.thread import News
+from fleet_consumer.coordinator.thread import Change
 from fleet_consumer.group import errors
 from fleet_consumer.group.commits import commit_parts
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -25,7 +23,7 @@ CommitCallback = Callable[[Offsets, Exception | None], None]
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A commit in as many requests as it takes, and the tickets of those that have not ended."""
+    """A commit, split into requests. `parts`: the offsets of each request's ticket; `open`: the unfinished tickets."""
 
     offsets: Offsets
     callback: CommitCallback | None = None
@@ -33,12 +31,12 @@ class _Request:
     open: set[Ticket[None]] = field(default_factory=set)
 
     def wait(self, until: float, clock: Clock) -> bool:
-        """Wait for the end of all parts; False at the timeout."""
+        """Wait until all requests have ended. Returns False if the time `until` comes first."""
         return all(ticket.wait(max(0.0, until - clock.monotonic())) for ticket in self.parts)
 
     @property
     def error(self) -> Exception | None:
-        """The first part's error, one that ends the consumer before others, about all that is not stored."""
+        """A fatal error, else the first error, else None. Its `not_committed` covers all failed requests."""
         failed = [(ticket.error, part) for ticket, part in self.parts.items() if ticket.error is not None]
         if not failed:
             return None
@@ -53,7 +51,7 @@ class _Request:
 
 
 class Commits:
-    """`Consumer.commit` and its relatives; their docstrings are there."""
+    """Implements `Consumer.commit` and related methods; see their docstrings."""
 
     def __init__(self, engine: Engine, guard: CallGuard) -> None:
         self._engine = engine
@@ -71,7 +69,7 @@ class Commits:
             request = self._request(chosen, timeout_s)
             if not self._ended(request, timeout_s):
                 group_id = self._engine.settings.group_id
-                raise errors.RetriableCommitFailed(f"group {group_id!r}: commit not confirmed in time")
+                raise errors.RetriableCommitFailed(f"group {group_id!r}: commit not confirmed in time; commit again")
             self.take_results()
             if request.error is not None:
                 raise request.error
@@ -89,12 +87,12 @@ class Commits:
             member = self._engine.group.snapshot
             if member.generation < 0 or not member.member_id:
                 raise errors.CommitFailed(
-                    f"group {member.group_id!r}: this consumer is no member now; poll until it has partitions"
+                    f"group {member.group_id!r}: this consumer is currently not a member; poll until it has partitions"
                 )
             return group_metadata(member.group_id, member.generation, member.member_id, member.instance_id)
 
     def auto_commit(self) -> None:
-        """Commit the positions when the interval is over: in `poll`, what earlier polls returned counts as done."""
+        """If the interval has passed, commit the positions that earlier polls have reached."""
         now = self._engine.clock.monotonic()
         if self._interval_ms is None or now < self._auto_commit_at or self._auto_commit_in_flight:
             return
@@ -108,11 +106,11 @@ class Commits:
         self._auto_commit_in_flight = False
         if error is not None:
             logger.info(
-                "group %s: automatic commit failed, the next one follows: %s", self._engine.settings.group_id, error
+                "group %s: automatic commit failed and will be repeated: %s", self._engine.settings.group_id, error
             )
 
     def auto_commit_revoked(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-        """Commit the positions of partitions that are given back, if commits are automatic, and wait."""
+        """If commits are automatic, commit the positions of revoked partitions and wait for the result."""
         if self._interval_ms is None:
             return
         going = frozenset(partitions)
@@ -122,23 +120,22 @@ class Commits:
         request = self._request(offsets, timeout_s)
         if not self._ended(request, timeout_s) or request.error is not None:
             logger.warning(
-                "group %s: automatic commit of %d partitions that are given back failed; their next owner repeats "
-                "records: %s",
+                "group %s: automatic commit of %d revoked partitions failed; their next owner repeats records: %s",
                 *(self._engine.settings.group_id, len(offsets), request.error),
             )
 
     def take_results(self) -> None:
-        """Run the callbacks of finished commits and no others: a commit in a callback must not run callbacks.
+        """Run the callbacks of finished commits; the first exception is raised at the end.
 
-        An exception of one does not keep the others from running; the first is raised in the end. The other news stay,
-        whatever happens: a rebalance waits for its callbacks.
+        Rebalance callbacks stay in the queue, even after an exception: the commit may run inside one of them, and the
+        rebalance waits for them.
         """
-        kept: list[News] = []
+        kept: list[Change] = []
         first: Exception | None = None
-        news = self._engine.group.news
+        changes = self._engine.group.changes
         try:
-            while news:
-                each = news.popleft()
+            while changes:
+                each = changes.popleft()
                 if isinstance(each, FinishCommit):
                     try:
                         self.finish(each)
@@ -147,16 +144,15 @@ class Commits:
                 else:
                     kept.append(each)
         finally:
-            news.extendleft(reversed(kept))
+            changes.extendleft(reversed(kept))
         if first is not None:
             raise first
 
-    def finish(self, news: FinishCommit) -> None:
-        """Run the callback of a commit whose last part has ended."""
-        request = self._requests.pop(news.commit.ticket, None)
+    def finish(self, change: FinishCommit) -> None:
+        request = self._requests.pop(change.commit.ticket, None)
         if request is None:
             return
-        request.open.discard(news.commit.ticket)
+        request.open.discard(change.commit.ticket)
         if not request.open and request.callback is not None:
             request.callback(request.offsets, request.error)
 
@@ -165,7 +161,7 @@ class Commits:
         return self._engine.started().committable() if offsets is None else offsets
 
     def _request(self, offsets: Offsets, timeout_s: float | None, callback: CommitCallback | None = None) -> _Request:
-        """Begin a commit, retried for `timeout_s`, or not at all with None."""
+        """Start a commit, with retries for `timeout_s` seconds (None: no retries)."""
         engine, request = self._engine, _Request(offsets, callback)
         ids = {} if engine.positions is None else engine.positions.topic_ids(offsets)
         deadline = None if timeout_s is None else engine.clock.monotonic() + timeout_s
@@ -178,6 +174,6 @@ class Commits:
         return request
 
     def _ended(self, request: _Request, timeout_s: float) -> bool:
-        """Wait for a commit. The thread ends it at its deadline; the second on top is for a thread that is busy."""
+        """Wait for the commit to end, up to one second beyond the timeout, as the coordinator thread may be busy."""
         clock = self._engine.clock
         return request.wait(clock.monotonic() + timeout_s + 1.0, clock)

@@ -1,10 +1,10 @@
-"""`Consumer`: a member of a consumer group, or a reader of chosen partitions, with Java's semantics in Python's words.
+"""`Consumer`: a member of a consumer group, or a reader of chosen partitions, with the semantics of Java's consumer.
 
-It joins three threads: the coordinator thread keeps the membership alive, the fetch thread looks after librdkafka, and
-the caller's thread polls and reads. Callbacks run on the caller's thread, inside `poll`, `unsubscribe` and `close`.
+The coordinator thread keeps the membership alive, the fetch thread serves librdkafka, and the caller's thread polls and
+reads. Callbacks run on the caller's thread, inside `poll`, `unsubscribe` and `close`.
+
+Decision: docs/decisions/0022-library-classes.md.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -30,18 +30,19 @@ __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"
 
 logger = logging.getLogger(__name__)
 
-LOOK_UP_S = 1.0
-"""The longest sleep of a waiting `poll`, and so of the interval at which it shows that the user's thread is alive."""
+LOOKUP_WAIT_S = 1.0
+"""Maximum sleep in seconds of a waiting `poll`, which then updates `polled_at` to show that its thread is alive."""
 LEAVE_WORDS = ("default", "leave", "remain")
 
 
 class Consumer(Queries):
-    """A member of a consumer group, or with `assign` a reader without a membership. Making one starts nothing;
-    `subscribe` and `assign` do; `close` must be called, or the consumer used as a context manager.
+    """A member of a consumer group or, with `assign`, a reader without a membership. `subscribe` and `assign` start the
+    consumer. End it with `close`, or use it as a context manager.
 
-    All methods belong to one thread, except `wakeup`, `membership` and `holds_session`, which any thread may call.
-    Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`, `pause`, `resume` and `assignment`,
-    never `poll`, `unsubscribe` or `close`. After a `FatalConsumerError` every call but `close` raises it again.
+    Only one thread at a time may call the methods, but any thread may call `wakeup`, `membership`, `holds_session` and
+    methods whose docstring says so. Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`,
+    `pause`, `resume` and `assignment`, but never `poll`, `unsubscribe` or `close`. After a `FatalConsumerError`, every
+    call except `close` raises the same error.
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
@@ -54,7 +55,7 @@ class Consumer(Queries):
         self._rates = RateWatch(self._engine, self._engine.rate_takers)
         self._woken = False
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> "Consumer":
         return self
 
     def __exit__(
@@ -72,17 +73,19 @@ class Consumer(Queries):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Join the group for these topics; a second call replaces the first. Returns at once, joining goes on behind.
+        """Join the group in the background, and read these topics; a second call replaces the first. Returns at once.
 
-        A compiled pattern takes in every topic whose whole name matches it, also those that are created later, but
-        neither the brokers' internal topics (`__…`) nor the ones that Consumer Fleet makes (`_fleet.…`).
+        A compiled pattern selects every topic whose whole name matches it, including topics created later, but neither
+        internal topics of the brokers (`__…`) nor topics that Consumer Fleet creates (`_fleet.…`).
 
-        `on_revoked` gets partitions that still belong to this member until it returns: commit there.
-        `on_lost` gets partitions that may belong to others already; without it `on_revoked` is called instead.
-        `on_assigned` gets the new partitions, before any record of theirs is handed out: seek there. In a cooperative
-        group each of them gets only what comes or goes, `on_assigned` also with nothing when all stays as it was.
-        Raises ValueError for topics without a name, SettingsRefused (a ValueError) for what librdkafka does not take,
-        SubscriptionConflict after `assign`, GroupIdMissing.
+        - `on_revoked` gets partitions that belong to this member until the callback returns, so that it can commit.
+        - `on_lost` gets partitions that may already belong to others. If it is None, `on_revoked` is called instead.
+        - `on_assigned` gets new partitions before their first record is returned, so that it can seek.
+
+        In a cooperative group, callbacks get only the partitions that change; `on_assigned` also runs, without
+        partitions, if none were added.
+        Raises ValueError for topics without a name, SettingsRefused (a ValueError) for settings that librdkafka does
+        not accept, SubscriptionConflict after `assign`, GroupIdMissing.
         """
         callbacks = {
             CallBackKind.ASSIGNED: on_assigned,
@@ -94,42 +97,41 @@ class Consumer(Queries):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, without joining a group; a second call replaces the first.
 
-        Partitions that stay keep their position. New ones begin at the group's committed offset where `group_id` is
-        set, else by the reset policy. No callbacks are called. Nothing at all is as `unsubscribe`.
-        Raises SubscriptionConflict after `subscribe`, SettingsRefused as `subscribe`.
+        Partitions that were assigned before keep their positions. New partitions start at the group's committed offset
+        if `group_id` is set, otherwise by the reset policy. No callbacks run. An empty `partitions` is the same as
+        `unsubscribe`. Raises SubscriptionConflict after `subscribe`, and SettingsRefused like `subscribe`.
         """
         self._subscription.assign(partitions)
 
     def unsubscribe(self) -> None:
-        """Give everything back and leave the group (a static member only stops taking part); `subscribe` joins again.
+        """Give all partitions back and leave the group; `subscribe` joins again.
 
-        Calls `on_revoked` or `on_lost` as `close` does; what it raises is raised after the group was left.
+        A static member sends no LeaveGroup, so the group keeps it until its session times out. Calls `on_revoked` or
+        `on_lost` as `close` does; an exception of the callback is raised at the end.
         """
         self._subscription.unsubscribe()
 
     def enforce_rebalance(self, reason: str = "") -> None:
-        """Make the group rebalance with the next `poll`s, for example because an assignor's user data changed.
-
-        `reason` is for the broker's log. Raises NotSubscribed.
-        """
+        """Make the group rebalance during the next polls, for example because an assignor's user data changed. The
+        broker logs `reason`. Raises NotSubscribed."""
         self._subscription.enforce_rebalance(reason)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
-        """Hand out at most `max_records` records, as soon as any are there, after at most `timeout_s` seconds.
+        """Return at most `max_records` records as soon as there are any, or none after `timeout_s` seconds.
 
-        `max_records` is `max_poll_records` by default. 0 hands out nothing and costs no read-ahead, as pausing would:
-        it keeps the membership of a caller that is still busy with the last records.
+        `max_records` is `max_poll_records` by default. With 0, a caller that is still busy with the last records keeps
+        its membership and, unlike with a pause, all records that were read ahead.
 
-        Runs callbacks that are due. Moves positions past what it returns, commits nothing. Must be called again within
-        `max_poll_interval_ms`. Returns empty-handed at once after `wakeup`, and when all that it did was to move a
-        position over offsets that hold no record to read (`Records.gaps`), at the end of a partition.
-        Raises the errors of the background threads: FatalConsumerError, AssignorFailed, NoOffsetForPartition,
-        OffsetLookupFailed, TopicAuthorizationFailed, and what callbacks and signal handlers raise. Records that were on
-        their way then come again with the next poll.
+        Runs the callbacks that are due. Moves positions past the returned records; commits only if
+        `auto_commit_interval_ms` is set. Must be called again within `max_poll_interval_ms`. Returns early, without
+        records, after `wakeup`, or if it only moved positions past offsets without records (`Records.gaps`).
+        Raises the errors of the background threads (FatalConsumerError, AssignorFailed, NoOffsetForPartition,
+        OffsetLookupFailed, TopicAuthorizationFailed) and the exceptions of callbacks and signal handlers. After an
+        exception, the next poll returns the records that this poll would have returned.
         """
         guard, engine = self._guard, self._engine
-        # Not `with`: a signal handler may raise between any two steps of a context manager, and would leave it open.
-        # Between the end of a `finally` and a return, and between two plain assignments, none runs.
+        # `with` is not used: a signal handler may raise between any two steps of a context manager and leave it open.
+        # No handler runs between the end of a `finally` and a return, or between two plain assignments.
         guard.enter(nested=False)
         try:
             guard.check_usable(inside=False)
@@ -139,23 +141,23 @@ class Consumer(Queries):
             deadline = engine.clock.monotonic() + timeout_s
             while True:
                 engine.group.polled_at = now = engine.clock.monotonic()
-                # Cleared before looking: news that comes meanwhile sets it again and ends the wait.
+                # The signal is cleared first, so that a later change sets it again and ends the wait.
                 engine.signal.clear()
-                self._take_news()
+                self._handle_changes()
                 engine.take_starts(positions)
                 self._commits.auto_commit()
-                # Once the session is over, others may be handing out the same.
+                # Once the session is over, no records are returned, because other members may read them, too.
                 records = positions.take_records(limit) if engine.holds_session() else Records([])
                 self._ends.refresh(positions.owned, now)
-                self._rates.look(now)
+                self._rates.update(now)
                 if limit:
-                    self._silent.look(now)
+                    self._silent.ask(now)
                 woken = self._woken
                 if woken:
                     self._woken = False
                 if records or records.gaps or woken or now >= deadline:
                     break
-                left = min(deadline - now, LOOK_UP_S)
+                left = min(deadline - now, LOOKUP_WAIT_S)
                 if limit and engine.holds_session():
                     positions.wait(left, engine.signal)
                 else:
@@ -166,65 +168,64 @@ class Consumer(Queries):
         positions.unsettled = False
         return records
 
-    def _take_news(self) -> None:
-        """Handle the coordinator thread's news in order; callbacks are serial because they run here.
-
-        An exception of one does not keep the others from running; the first is raised in the end, as in Java.
-        """
+    def _handle_changes(self) -> None:
+        """Handle all changes that the coordinator thread has queued, then raise the first exception, as in Java."""
         first: Exception | None = None
-        queue = self._engine.group.news
+        queue = self._engine.group.changes
         while queue:
-            news = queue.popleft()
+            change = queue.popleft()
             try:
-                if isinstance(news, CallBack):
-                    self._subscription.call_back(news)
-                elif isinstance(news, FinishCommit):
-                    self._commits.finish(news)
+                if isinstance(change, CallBack):
+                    self._subscription.call_back(change)
+                elif isinstance(change, FinishCommit):
+                    self._commits.finish(change)
                 else:
-                    self._engine.fail(news.error)
+                    self._engine.fail(change.error)
             except Exception as error:
                 first = first or error
         if first is not None:
             raise first
 
     def membership(self) -> Membership:
-        """The membership as of now. Any thread."""
+        """Return the current membership. May be called from any thread."""
         return self._engine.membership()
 
     def holds_session(self) -> bool:
-        """True while the last good heartbeat is younger than the session timeout; False: others may own our partitions.
+        """True while no other member can own this member's partitions: the last successful heartbeat is younger than
+        the session timeout, and no rebalance has gone on for longer than the rebalance timeout.
 
-        Always True after `assign`: nobody takes those partitions away. Cheap enough to ask before every record of a
-        batch. Any thread.
+        Always True after `assign`, because no rebalance takes away such partitions. Cheap enough to call for every
+        record. May be called from any thread.
         """
         return self._engine.holds_session()
 
     def group_metadata(self) -> bytes:
-        """This member and its generation, for `send_offsets_to_transaction` of confluent-kafka's `Producer`.
+        """Return this member and its generation for `send_offsets_to_transaction` of confluent-kafka's `Producer`.
 
-        Take it anew for each transaction: it holds until the next rebalance.
-        Raises CommitFailed while this consumer is no member (Java gives out metadata that no broker checks then),
-        GroupMetadataUnknown when this librdkafka uses another format.
+        Call it for each transaction, because the result is valid only until the next rebalance.
+        Raises CommitFailed while this consumer is not a member (Java then returns metadata that no broker checks),
+        GroupMetadataUnknown if the linked librdkafka uses another format.
         """
         return self._commits.group_metadata()
 
     def wakeup(self) -> None:
-        """Make a `poll` that waits, or the next one, return at once. Any thread, also signal handlers."""
+        """Make the waiting (otherwise the next) `poll` return at once. Any thread or signal handler may call this."""
         self._woken = True
         self._engine.signal.set()
 
     def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
-        """Revoke, then leave or remain, then stop all threads; at most about `timeout_s` seconds. Idempotent.
+        """Give all partitions back, leave the group or remain in it, then stop all threads. Idempotent.
 
-        `leave` (KIP-1092): `leave` notifies the coordinator at once, also for a static member; `remain` lets the
-        session time out; `default` is leave for dynamic and remain for static members. Commits nothing by itself,
-        unless `auto_commit_interval_ms` says so: `on_revoked` is called first, as in a rebalance. What a callback
-        raises is raised after everything has been closed.
+        `leave` (KIP-1092): with "leave", the member sends LeaveGroup at once, even if it is static. With "remain", its
+        session times out. With "default", a dynamic member leaves and a static member remains.
+
+        Calls `on_revoked` first, or `on_lost` if the session is over. Commits only if `auto_commit_interval_ms` is set.
+        An exception of a callback is raised after everything has been closed. Takes at most about `timeout_s` seconds.
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
         if self._guard.forked:
-            return  # Nothing is open in this process, and nothing may change in the one that made the consumer.
+            return  # This fork has nothing to close, and must not affect the parent's consumer.
         with self._guard.entered(closing=True, nested=False):
             if self._guard.closed:
                 return
@@ -236,7 +237,7 @@ class Consumer(Queries):
             finally:
                 leaves = leave == "leave" or (leave == "default" and settings.group_instance_id is None)
                 if not self._engine.close(deadline - clock.monotonic(), leave=leaves):
-                    logger.warning("group %s: threads had not ended after %g s", settings.title, timeout_s)
+                    logger.warning("group %s: threads have not ended within %g s", settings.title, timeout_s)
                 self._commits.take_results()
 
     # Commits.
@@ -244,12 +245,14 @@ class Consumer(Queries):
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Commit and wait. Retries while that can help, at most `timeout_s` seconds.
+        """Commit and wait for the result. Temporary failures are retried for at most `timeout_s` seconds.
 
-        `offsets` None commits the positions of everything owned: all that polls have returned counts as done.
-        After `assign` the broker takes commits as long as the group has no members. Raises CommitFailed (no longer
-        ours: do not repeat), RebalanceInProgress, RetriableCommitFailed (time is up; unknown whether written),
-        CommitRefused, TopicDeleted (the topic that was read; one of its name does not get these offsets),
+        If `offsets` is None, the positions of all owned partitions are committed, so all records that polls have
+        returned count as done. After `assign`, the broker accepts commits only while the group has no members.
+
+        Raises CommitFailed (other members may own the partitions; do not retry), RebalanceInProgress,
+        RetriableCommitFailed (the time is up, and it is unknown whether the offsets were stored), CommitRefused,
+        TopicDeleted (the topic that was read is deleted; a new topic of that name does not get these offsets),
         TopicAuthorizationFailed, GroupIdMissing, FatalConsumerError.
         """
         self._commits.commit(offsets, timeout_s)
@@ -257,63 +260,60 @@ class Consumer(Queries):
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, callback: CommitCallback | None = None
     ) -> None:
-        """Commit without waiting or retrying; None as in `commit`.
-
-        `callback(offsets, error or None)` runs inside a later `poll`, `commit` or `close`.
-        """
+        """Commit without waiting or retrying; `offsets` as in `commit`. `callback(offsets, error or None)` runs inside
+        a later `poll`, `commit` or `close`."""
         self._commits.commit_async(offsets, callback)
 
     # Positions.
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions owned now, from the caller's view: given by `on_assigned` and not taken away since."""
+        """Return the partitions that the caller owns: they were assigned, and have not been taken away since."""
         return self._engine.owned
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset that poll would hand out; None while it is being looked up. Raises NotAssigned.
+        """Return the next offset that `poll` would return, or None while it is being looked up. Raises NotAssigned.
 
-        Worth a commit even where nothing was handed out yet: under `latest`, the partition's next owner would otherwise
-        start at what is the end by then.
+        Commit the position even if no record was returned yet: under `latest`, the next owner would otherwise start at
+        a later end offset and skip records.
         """
         with self._guard.entered():
             return self._engine.started().position(partition)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """The distance from the position to the partition's end, in offsets; None while either is unknown.
+        """Return the distance in offsets from the position to the end offset, or None while either is unknown.
 
-        Never blocks: the first call has the end looked up in the background, and polls keep it fresh from then on
-        (`EndOffsets`). Under `read_committed` the end is the last stable offset. Raises NotAssigned.
+        Never blocks. The first call looks up the end offset in the background, and polls then keep it fresh
+        (`EndOffsets`). Under `read_committed` it is the last stable offset. Raises NotAssigned.
         """
         with self._guard.entered():
             positions = self._engine.started()
             position = positions.position(partition)
-            end = self._ends.of(partition, positions.owned, self._engine.clock.monotonic())
+            end = self._ends.end_of(partition, positions.owned, self._engine.clock.monotonic())
             return None if position is None or end is None else max(0, end - position)
 
     def look_up_ends(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
-        """Have the ends of partitions looked up in one attempt, without blocking; those without an answer are left out.
-
-        For threads beside the one that polls, which may be away with its records for long. Any thread.
-        """
+        """Start one lookup of end offsets, without blocking. Any thread may call this, even while the polling thread is
+        busy. The result has no entry for partitions whose leaders did not answer."""
         return self._ends.look_up(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`; nothing that was read ahead before comes out. Raises NotAssigned."""
+        """Continue reading at `offset`, and drop records that were read ahead. Raises NotAssigned."""
         with self._guard.entered():
             if offset < 0:
                 raise ValueError(f"offset {offset} is negative")
             self._engine.started().seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the first offset that is there, in all owned partitions when none is named. Raises NotAssigned.
+        """Continue at the first existing offset of these partitions (none given: of all owned). Raises NotAssigned.
 
-        The offset is looked up in the background; `position` is None until then, and nothing is handed out.
+        The offset is looked up in the background. Until it is known, `position` is None and no records are returned.
         """
         self._seek_to_edge(partitions, ResetPolicy.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on behind the last record, in all owned partitions when none is named; under `read_committed` behind the
-        last that is stable. As `seek_to_beginning`: the end counts that a broker has when it is asked.
+        """Continue at the end of these partitions (none given: of all owned). Raises NotAssigned.
+
+        Under `read_committed`, the end is the last stable offset. It is looked up as in `seek_to_beginning`.
         """
         self._seek_to_edge(partitions, ResetPolicy.LATEST)
 
@@ -325,12 +325,12 @@ class Consumer(Queries):
                 positions.seek_to_edge(wanted, edge)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`; reassignment ends a pause. Raises NotAssigned."""
+        """Return no records of these partitions until `resume` or until they are taken away. Raises NotAssigned."""
         with self._guard.entered():
             self._engine.started().pause(tuple(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """End a pause. Raises NotAssigned."""
+        """End the pause of these partitions. Raises NotAssigned."""
         with self._guard.entered():
             self._engine.started().resume(tuple(partitions))
 
@@ -339,19 +339,19 @@ class Consumer(Queries):
         return frozenset() if positions is None else positions.paused
 
     def out_of_range(self) -> OutOfRangeReport:
-        """The OFFSET_OUT_OF_RANGE errors so far, and the offsets skipped."""
+        """Return a report of the OFFSET_OUT_OF_RANGE errors so far and the skipped offsets."""
         positions = self._engine.positions
         return OutOfRangeReport() if positions is None else positions.out_of_range
 
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """The partitions that stand at a batch which cannot be read, the next offset of each, and why. Any thread.
+        """Return each partition stopped at an unreadable batch, with next offset and error. Any thread may call this.
 
-        Each is tried again every second or two; `seek` to its `batch_end` passes it.
+        Each of these partitions is retried every second or two; a `seek` to the result of `batch_end` skips the batch.
         """
         fetch = self._engine.fetch
         return {} if fetch is None else fetch.unreadable
 
     def truncations(self) -> TruncationReport:
-        """The truncations so far: logs that lost records after these were read."""
+        """Return a report of the truncations so far: logs that lost records after this consumer had read them."""
         positions = self._engine.positions
         return TruncationReport() if positions is None else positions.truncations

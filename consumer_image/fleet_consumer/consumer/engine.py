@@ -1,9 +1,8 @@
-"""The open parts of one consumer, made from its settings: coordinator thread, fetch thread and positions.
+"""The threads and state of one consumer, created from its settings: coordinator thread, fetch thread and positions.
 
-`CallGuard` has the rule of calling a consumer: one thread at a time, in the process that made it, until it is closed.
+`CallGuard` checks each call of a consumer: one thread at a time may call it, only in the process that created it, and
+only until it is closed.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import os
@@ -34,63 +33,59 @@ def classic_member(
     assignors: tuple[Assignor, ...],
     *,
     clock: Clock,
-    on_news: Callable[[], None],
+    on_change: Callable[[], None],
 ) -> CoordinatorThread:
-    """A member under the classic protocol, not started yet."""
+    """Create a member with the classic protocol. Its thread is not started yet."""
     chance = random.Random()
     machine = ClassicMachine(settings, assignors, lambda: chance.uniform(0.8, 1.2))
-    return CoordinatorThread(connection, settings, machine, clock=clock, on_news=on_news)
+    return CoordinatorThread(connection, settings, machine, clock=clock, on_change=on_change)
 
 
 T = TypeVar("T")
 
 
 class Latch(threading.Event):
-    """An Event that a signal handler may set on the thread that it interrupts, also inside `clear` or `wait`.
+    """An Event that a signal handler may set on the thread that it interrupts, even inside `clear` or `wait`.
 
-    Event's own lock is not reentrant: the handler would wait forever for the thread that runs it. If a handler sets the
-    latch inside `clear`, that may be lost, so the caller must remember it elsewhere, as `Consumer.wakeup` does.
+    A plain Event's lock is not reentrant, so the handler would wait forever for its own thread. If the handler
+    interrupts `clear`, its `set` may be lost, so store the request elsewhere, too, as `Consumer.wakeup` does.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # Event keeps all its state behind this one condition.
+        # This condition guards all of Event's state.
         self._cond = threading.Condition(threading.RLock())
 
 
 class Engine:
-    """The threads and the state that all calls of one consumer share. Belongs to the user's thread.
-
-    `membership` and `holds_session` may be called by any thread.
-    """
+    """One consumer's threads and state. Only `membership` and `holds_session` may be called from any thread."""
 
     def __init__(self, settings: ConsumerSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        # A one-slot latch: any thread with news for the user's thread sets it.
+        # Set by any thread that has a change for the user's thread.
         self.signal = Latch()
         assignors = tuple(
             load(each) if isinstance(each, str) else complete(each, type(each).__name__) for each in settings.assignors
         )
         self.rate_takers = tuple(each for each in assignors if isinstance(each, TakesRates))
         self.group = classic_member(
-            settings.connection, group_settings(settings), assignors, clock=clock, on_news=self.signal.set
+            settings.connection, group_settings(settings), assignors, clock=clock, on_change=self.signal.set
         )
-        # Both from the first subscription, or assignment, on.
+        # Fetch thread and positions are None until the first `subscribe` or `assign`.
         self.fetch: FetchThread | None = None
         self.positions: Positions | None = None
-        # The user assigned the partitions, so no rebalance takes them away.
+        # True after `assign`: no rebalance takes the partitions away.
         self.manual = False
-        # Raised by every call but `close`.
+        # The fatal error that every call except `close` raises.
         self.fatal: Exception | None = None
 
     def start_group(self) -> None:
-        """Start the coordinator thread, unless it runs."""
         if not self.group.started:
             self.group.start()
 
     def start(self) -> None:
-        """Open the data plane, which checks its settings, and start both threads, unless they run."""
+        """Unless already started, open librdkafka's consumer, which checks its settings, and start both threads."""
         if self.fetch is not None:
             return
         settings = self.settings
@@ -100,19 +95,18 @@ class Engine:
         config |= observation_config(
             settings.on_statistics, settings.statistics_interval_ms, settings.debug, settings.log_level
         )
-        self.fetch = FetchThread(config, name=f"fetch-{settings.title}", on_turn=self.signal.set, clock=self.clock)
+        self.fetch = FetchThread(config, name=f"fetch-{settings.title}", on_released=self.signal.set, clock=self.clock)
         self.positions = Positions(self.group, self.fetch, settings)
         self.fetch.start()
         self.start_group()
 
     def started(self) -> Positions:
-        """The positions. Raises NotSubscribed before `start`."""
         if self.positions is None:
             raise errors.NotSubscribed("subscribe or assign first")
         return self.positions
 
     def close(self, timeout_s: float, *, leave: bool) -> bool:
-        """End both threads; whether they ended in time."""
+        """End both threads. Returns True if they ended within about `timeout_s` seconds."""
         deadline = self.clock.monotonic() + timeout_s
         ended = self.group.close(leave=leave, timeout_s=max(0.0, timeout_s))
         if self.fetch is not None:
@@ -121,11 +115,11 @@ class Engine:
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """The partitions that this consumer owns, by its user's view."""
+        """The partitions that this consumer owns, after the rebalances that the user's thread has handled so far."""
         return frozenset() if self.positions is None else self.positions.owned
 
     def membership(self) -> Membership:
-        """The membership, with the data plane's error where the group has none."""
+        """Return the membership. Its `error` is the group's, otherwise that of `positions`, otherwise librdkafka's."""
         membership = self.group.snapshot
         error: Exception | None = self.positions.last_error if self.positions is not None else None
         if error is None and self.fetch is not None:
@@ -135,16 +129,15 @@ class Engine:
         return dataclasses.replace(membership, error=error)
 
     def holds_session(self) -> bool:
-        """True while nobody else can own the partitions: after `assign`, or until the session times out. Any thread."""
+        """True while no other member can own the partitions: always after `assign`, else until `fence_deadline`."""
         return self.manual or self.clock.monotonic() < self.group.fence_deadline
 
     def check_group(self, call: str) -> None:
-        """Raise GroupIdMissing without a group."""
         if self.settings.group_id is None:
             raise errors.GroupIdMissing(f"{call} needs a group: set group_id in ConsumerSettings")
 
     def take_starts(self, positions: Positions) -> None:
-        """Begin to read where lookups have ended. Raises as `Positions.take_starts`, and if the fetch thread failed."""
+        """Call `Positions.take_starts`. Also raises the error that ended the fetch thread."""
         if self.fetch is not None and self.fetch.failure is not None:
             self.fail(self.fetch.failure)
         try:
@@ -153,7 +146,7 @@ class Engine:
             self.fail(error)
 
     def fail(self, error: Exception) -> NoReturn:
-        """Raise an error; a fatal one is raised by later calls, too."""
+        """Raise an error. If it is fatal, later calls raise it, too."""
         if isinstance(error, errors.FatalConsumerError):
             self.fatal = error
         raise error
@@ -165,7 +158,7 @@ class Engine:
         what: str,
         timed_out: type[errors.ConsumerError] = errors.OffsetLookupFailed,
     ) -> T:
-        """Wait for a result of the coordinator thread. Raises its error; `timed_out` after `timeout_s`."""
+        """Wait for the coordinator thread's result. Raises the ticket's error, or `timed_out` when the time is up."""
         if not ticket.wait(timeout_s):
             ticket.cancel()
             raise timed_out(
@@ -178,11 +171,11 @@ class Engine:
 
 
 class CallGuard:
-    """The entrance of all calls of one consumer."""
+    """The check at the start of every call of one consumer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Only its owner can release it, so the state left by an exception in the middle of a call can be mended.
+        # Reentrant: if a signal handler's exception leaves it locked, its owner can enter again and repair the state.
         self.lock = threading.RLock()
         self.thread: int | None = None
         self._pid = os.getpid()
@@ -190,15 +183,12 @@ class CallGuard:
 
     @property
     def forked(self) -> bool:
-        """True in a fork of the process that made the consumer."""
         return os.getpid() != self._pid
 
     @contextmanager
     def entered(self, *, closing: bool = False, nested: bool = True) -> Iterator[None]:
-        """Be inside a call; one from inside a callback only where `nested` allows it; after the end only `closing`.
-
-        Raises ForkedConsumer, ConcurrentUse, ConsumerClosed, and the fatal error that ended the consumer.
-        """
+        """Run a call. `nested`: the call is allowed inside a callback. `closing`: it is allowed after `close` or a
+        failure. Raises ForkedConsumer, ConcurrentUse, ConsumerClosed, and the fatal error that ended the consumer."""
         inside = self.enter(nested=nested)
         try:
             self.check_usable(inside=inside, closing=closing)
@@ -209,25 +199,24 @@ class CallGuard:
                 self.lock.release()
 
     def enter(self, *, nested: bool) -> bool:
-        """Become the thread inside; returns whether it was already. The caller must leave as `entered` does."""
+        """Start a call. Returns True inside another call of this thread. If False, end the call as `entered` does."""
         if self.forked:
             raise errors.ForkedConsumer(
-                f"group {self._engine.settings.group_id!r}: this consumer was made by process {self._pid}, of which "
-                f"this one, {os.getpid()}, is a fork; its threads and connections stayed there: make a new consumer "
-                "here"
+                f"group {self._engine.settings.group_id!r}: this consumer was created by process {self._pid}, and this "
+                f"process, {os.getpid()}, is a fork of it without its threads and connections; create a new consumer "
+                "in this process"
             )
         me = threading.get_ident()
         inside = self.thread == me
         if inside and not nested:
             raise errors.ConcurrentUse("callbacks may call neither poll, unsubscribe nor close")
         if not inside and not self.lock.acquire(blocking=False):
-            raise errors.ConcurrentUse("another thread is inside this consumer; only wakeup may be called meanwhile")
+            raise errors.ConcurrentUse("another thread is using this consumer; meanwhile, call only wakeup")
         self.thread = me
         return inside
 
     def check_usable(self, *, inside: bool, closing: bool = False) -> None:
-        """Raise the error that forbids the call; mend what a signal handler's exception left behind in an earlier
-        one."""
+        """Raise if the consumer is closed or has failed. Restore the positions if an exception interrupted a poll."""
         if not closing:
             if self.closed and not inside:
                 raise errors.ConsumerClosed("this consumer is closed")

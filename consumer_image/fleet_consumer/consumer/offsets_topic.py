@@ -1,10 +1,8 @@
-"""A group's records in `__consumer_offsets`: its committed offsets and its last generation, without a JVM.
+"""A group's records in `__consumer_offsets`: its committed offsets and its last generation.
 
-The same offsets come from the group's coordinator (`Consumer.committed`); the topic also has their commit times, and
-can be read while the coordinator is away. It needs Read on that topic, which few principals have.
+The coordinator returns the same offsets (`Consumer.committed`), but the topic also has their commit times, and can be
+read while the coordinator is unavailable. Reading it needs the permission Read, which few principals have.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,11 +28,8 @@ __all__ = ["GroupMetadataValue", "OffsetCommitValue", "StoredOffsets", "read_gro
 
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
-    """The topic's records of one group; `group` is None without a record of members, or when they were removed.
-
-    `partition` is the one of `__consumer_offsets` that was read; `unknown` is the number of its records, of this group
-    or others, of an unknown kind or version.
-    """
+    """One group's records in `partition` of `__consumer_offsets`. `group` is None if its metadata record is missing or
+    was deleted. `unknown` counts the partition's records of unknown kind or version, also those of other groups."""
 
     partition: int
     offsets: Mapping[TopicPartition, OffsetCommitValue]
@@ -79,6 +74,7 @@ def read_group(
                     unknown += 1
             if not step.done and clock.monotonic() >= deadline:
                 raise errors.DataPlaneFailed(
-                    f"{TOPIC}-{partition.partition}: its end was not reached within {round(timeout_s, 2):g} s"
+                    f"{TOPIC}-{partition.partition}: the end of the partition was not reached within "
+                    f"{round(timeout_s, 2):g} s; allow more time"
                 )
     return StoredOffsets(partition.partition, offsets, group, unknown)

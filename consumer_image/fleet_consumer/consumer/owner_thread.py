@@ -1,10 +1,8 @@
-"""A thread that runs jobs for tasks of an event loop, one after the other, and the records handed over from there.
+"""A thread that runs jobs for tasks of an event loop, one after the other, and the handover of records to the tasks.
 
-A job may call back into the event loop and wait there (`wait_for`). Meanwhile the thread runs the jobs that are allowed
-inside such a callback; otherwise a callback that awaits one would deadlock.
+A job may call back into the event loop and wait for the result (`wait_for`). Meanwhile the thread runs jobs that are
+allowed inside callbacks; otherwise a callback that awaits such a job would deadlock.
 """
-
-from __future__ import annotations
 
 import asyncio
 import concurrent.futures
@@ -30,16 +28,14 @@ class _Job:
 
 
 class OwnerThread:
-    """The thread starts with the first call and ends with the one that is `last`. Belongs to one event loop.
-
-    `interrupt` makes an interruptible job that runs now, or the next one, come to its end soon.
-    """
+    """A thread that starts with the first job and ends after the job marked `last`. Belongs to one event loop.
+    `interrupt` must soon end the interruptible job that is running or, if there is none, the next one."""
 
     def __init__(self, name: str, interrupt: Callable[[], None]) -> None:
         self._name = name
         self._interrupt = interrupt
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Guards the jobs and the end, and is notified when there is a job, or a callback has returned.
+        # Guards the jobs and flags below; notified of new jobs and finished callbacks.
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._interruptible = False
@@ -53,10 +49,10 @@ class OwnerThread:
     def call(
         self, job: Callable[[], T], *, interruptible: bool = False, in_callbacks: bool = True, last: bool = False
     ) -> asyncio.Future[T]:
-        """Queue a job, from the event loop's thread. Raises ConsumerClosed after the last one.
+        """Queue a job. Must be called on the event loop's thread.
 
-        `in_callbacks`: it may run while another job waits for a callback. Cancelling the future does not cancel the
-        job.
+        Cancelling the future does not cancel the job. `in_callbacks`: it may run while another job waits for a
+        callback. Raises ConsumerClosed after the last job, and ConcurrentUse on another event loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -76,7 +72,7 @@ class OwnerThread:
         return future
 
     def wait_for(self, callback: concurrent.futures.Future[T]) -> T:
-        """The result of something that runs on the event loop; only on this thread, inside a job."""
+        """Wait for a callback that runs on the event loop. Only a job on this thread may call this."""
         callback.add_done_callback(self._notify)
         while True:
             with self._changed:
@@ -137,16 +133,16 @@ class OwnerThread:
         try:
             self.loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            """The event loop was closed: no task waits for this any more."""
+            return  # The event loop is closed, so no task waits for the result.
 
 
 class Handover:
-    """Records, or an error, of polls, not taken yet. Any thread; no method waits."""
+    """Records that no task has taken yet, or the error of the last poll. Any thread may use it; no method blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque()
-        # Offsets without records behind the runs of their partitions. They come out with or after the last of these.
+        # Offsets without records. A partition's gap follows its waiting records; it is taken with the last or later.
         self._gaps: dict[TopicPartition, Gap] = {}
         # The number of records taken from the first run.
         self._taken = 0
@@ -167,14 +163,13 @@ class Handover:
             self._failure = error
 
     def raise_failure(self) -> None:
-        """Raise the error of the last poll, once."""
         with self._lock:
             failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
-    def take(self, limit: int | None) -> Records:
-        """Take at most `limit` records; they count as given out."""
+    def take_records(self, limit: int | None) -> Records:
+        """Take at most `limit` records (None: all)."""
         runs: list[Run] = []
         with self._lock:
             room = sum(len(run.records) for run in self._runs) if limit is None else limit
@@ -187,7 +182,7 @@ class Handover:
             return Records(runs, self._passed())
 
     def take_one(self) -> Record | None:
-        """Take the next record, None when there is none. Gaps are passed over."""
+        """Take the next record, or return None if there is none. Gaps are skipped."""
         with self._lock:
             self._passed()
             if not self._runs:
@@ -201,7 +196,7 @@ class Handover:
             return self._firsts()
 
     def drop(self, partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:
-        """Drop the records of these; returns the first offset of each."""
+        """Drop the records of these partitions. Returns the first dropped offset of each partition."""
         with self._lock:
             for part in partitions:
                 self._gaps.pop(part, None)
@@ -218,7 +213,7 @@ class Handover:
             self._taken = 0
 
     def _passed(self) -> dict[TopicPartition, Gap]:
-        """Take the gaps that have no record before them any more."""
+        """Take the gaps of the partitions for which no records are waiting."""
         behind = {run.topic_partition for run in self._runs}
         passed = {part: gap for part, gap in self._gaps.items() if part not in behind}
         self._gaps = {part: gap for part, gap in self._gaps.items() if part in behind}

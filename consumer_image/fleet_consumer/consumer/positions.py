@@ -1,11 +1,11 @@
-"""The partitions that a consumer owns, the position of each, and the records that may be handed out.
+"""The partitions that a consumer owns, the position of each, and the records that may be returned.
 
-Stands between the coordinator thread, which finds out where a partition begins, and the fetch thread, which reads
-from there. A partition is owned without a position (being looked up), then read (a `PartitionBuffer`), perhaps paused,
-then given back. Everything here belongs to the user's thread; nothing here may call user code.
+The coordinator thread looks up the starting position of a partition, and the fetch thread reads from there. An owned
+partition first has no position (during the lookup). Then it is read (it has a `PartitionBuffer`), perhaps paused, and
+finally given back. Everything here belongs to the user's thread; nothing here may call user code.
+
+Decision: docs/decisions/0021-partition-ends-and-interrupted-polls.md.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
@@ -25,14 +25,12 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Gap, Records, TopicPartition, names
 
 Buffers = dict[TopicPartition, PartitionBuffer | None]
-"""The owned partitions of one consumer; None until the starting position is known."""
+"""One consumer's owned partitions, each with its buffer, or with None until its starting position is known."""
 
 
 class PausedPartitions:
-    """The paused ones among `buffers`, and the bound on the memory of what is held back for them.
-
-    Pauses may last for hours, and there may be thousands, so both one partition and all together are bounded.
-    """
+    """The paused partitions among `buffers`. Pauses may last for hours, and thousands of partitions may be paused, so
+    the memory of the records held back is limited, for each partition and for all of them together."""
 
     def __init__(self, fetch: FetchThread, buffers: Buffers, settings: ConsumerSettings) -> None:
         self._fetch = fetch
@@ -49,7 +47,7 @@ class PausedPartitions:
                 buffer.paused = True
 
     def resume(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionBuffer]:
-        """End the pauses; returns the buffers whose partitions were sought, because their records had been dropped."""
+        """End the pauses. Returns the buffers that are read again, because their held records had been dropped."""
         sought = []
         self.partitions.difference_update(partitions)
         for part in partitions:
@@ -67,11 +65,11 @@ class PausedPartitions:
         return sought
 
     def bound_memory(self) -> None:
-        """Fetch no more of paused partitions that hold their share; hold no more in all than the budget.
+        """Stop fetching paused partitions that fill their share of the budget; drop held records beyond the budget.
 
-        Every paused partition has an equal share, so none takes the room of the others. A fetch brings many records at
-        a time; what exceeds the budget is dropped where most is held. It is fetched again when its pause ends, and then
-        handed out without being held, however large it is.
+        All paused partitions have equal shares, so none uses the memory of others. Because a fetch brings many records
+        at a time, the budget may still be exceeded. Then the held records of the largest partitions are dropped. When
+        the pause ends, these records are fetched again and returned, even if they exceed the budget.
         """
         held_back = self._fetch.read_ahead.held_back
         share = self._bytes_max // max(1, len(self.partitions))
@@ -95,25 +93,25 @@ class PausedPartitions:
             self._fetch.hold(buffer.topic_partition)
 
     def _drop(self, former: PartitionBuffer) -> None:
-        """Drop the held records of a partition until the pause ends; what was fetched behind them is void, too."""
+        """Drop the held records of a partition. Records fetched after them are dropped, too, until the pause ends."""
         self._hold(former)
         buffer = PartitionBuffer(former.topic_partition, former.position, former.leader_epoch, paused=True)
         buffer.on_hold = buffer.dropped = True
-        # In this order: an interruption in between must find a buffer that is current (`Positions.start_over`).
+        # The order matters: after an interruption, `Positions.start_over` must find a current buffer.
         self._buffers[former.topic_partition] = buffer
         former.current = False
-        # The fetch thread knows the former one until the partition is sought.
+        # Cleared to free memory, because the fetch thread keeps the former buffer until the next seek.
         former.held.clear()
 
 
 logger = logging.getLogger(__name__)
 
 Place = tuple[PartitionBuffer, int]
-"""The buffer of a partition, which a seek replaces, and the position in it."""
+"""The point that a partition has reached: its buffer, which a seek replaces, and its position."""
 
 
 class Positions:
-    """The partitions of one consumer, by its user's view."""
+    """The partitions that one consumer owns, after the rebalances that its user's thread has handled so far."""
 
     def __init__(self, group: CoordinatorThread, fetch: FetchThread, settings: ConsumerSettings) -> None:
         self._fetch = fetch
@@ -124,17 +122,16 @@ class Positions:
         self._starts = StartLookups(group, settings, self._watch)
         self.out_of_range = OutOfRangeReport()
         self.truncations = TruncationReport()
-        # True from when reading begins until what was read has reached the user. If the next call finds it true, an
-        # exception came in between (`start_over`). A plain attribute: assigning it cannot be interrupted.
+        # True while records may have left the queues without having reached the user. If the next call finds it true,
+        # an exception has interrupted a poll (`start_over`). Assigning a plain attribute cannot be interrupted.
         self.unsettled = False
-        # Offsets that were deleted before they were read, and that the user has not been told yet.
+        # Offsets that were deleted before they were read, and that are not yet reported to the user.
         self._deleted: dict[TopicPartition, Gap] = {}
-        # The replacements that an interrupted `start_over` had made.
+        # The buffers that an interrupted `start_over` has created.
         self._replaced: dict[TopicPartition, PartitionBuffer] = {}
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """Every partition that was assigned and not taken away since."""
         return frozenset(self._buffers)
 
     @property
@@ -143,26 +140,26 @@ class Positions:
 
     @property
     def last_error(self) -> errors.ConsumerError | None:
-        """The reason why partitions have no start until a person acts, or have had none for long. Any thread."""
+        """An error if a person must act to get a starting position, or if lookups take long. Any thread may read it."""
         return self._starts.last_error
 
-    # The group's decisions.
+    # Called for rebalances and `Consumer.assign`.
 
     def assign(self, partitions: Iterable[TopicPartition], appeared: frozenset[TopicPartition]) -> None:
-        """Own these too; they have no position yet. Those in `appeared` begin at their beginning."""
+        """Add these partitions, still without positions. Partitions in `appeared` will start at their beginning."""
         for part in partitions:
             self._buffers.setdefault(part, None)
         self._starts.appeared |= appeared
 
     def look_up_unknown(self) -> None:
-        """Look up where those without a position begin, in the background."""
         asked = frozenset[TopicPartition]().union(*self._starts.pending.values())
         self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in asked])
 
     def stop_delivery(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these from now on; they stay owned, with their positions, until `forget`.
+        """Return no more records of these partitions. They stay owned, with their positions, until
+        `discard_partitions`.
 
-        What the fetch thread still delivers carries buffers that are void by then.
+        Records that the fetch thread delivers later are ignored, because the buffers are no longer current.
         """
         gone = frozenset(partitions)
         self._starts.ignore(gone)
@@ -172,18 +169,18 @@ class Positions:
         if read:
             self._fetch.unassign(frozenset(read))
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         gone = frozenset(partitions)
-        # The user may have sought one in the callback that took it away. If it had no start before, it is read now.
+        # If a partition had no position, a seek in its revocation callback may have started to read it; stop that.
         self.stop_delivery(part for part in gone if (buffer := self._buffers.get(part)) is not None and buffer.current)
         for part in gone:
             self._buffers.pop(part, None)
         self._paused.partitions -= gone
-        self._checks.forget(gone)
-        self._starts.forget(gone)
+        self._checks.discard_partitions(gone)
+        self._starts.discard_partitions(gone)
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Every position that is known, with the leader epoch of the record before it."""
+        """Return all known positions, each with the leader epoch of the record before it."""
         return {
             part: OffsetAndMetadata(buffer.position, buffer.leader_epoch)
             for part, buffer in self._buffers.items()
@@ -191,12 +188,12 @@ class Positions:
         }
 
     def places(self) -> dict[TopicPartition, Place]:
-        """The place of each partition that is read now."""
-        reading = self._buffers.items()
-        return {part: (each, each.position) for part, each in reading if each is not None and not each.paused}
+        """Return the buffer and position of each partition that is being read and is not paused."""
+        buffers = self._buffers.items()
+        return {part: (each, each.position) for part, each in buffers if each is not None and not each.paused}
 
     def topic_ids(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, UUID]:
-        """The ids of the topics in which these offsets were reached, as far as they are known."""
+        """Return the known ids of the topics to which these offsets belong."""
         found = {}
         for part, entry in offsets.items():
             buffer = self._buffers.get(part)
@@ -205,10 +202,9 @@ class Positions:
                 found[part] = topic_id
         return found
 
-    # The user's decisions. Each raises NotAssigned, naming what is not owned, before it changes anything.
+    # Calls by the user. Before any change, each call raises NotAssigned if a partition is not owned.
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The next offset to hand out, None while it is being looked up."""
         self._check_owned((partition,))
         buffer = self._buffers[partition]
         return None if buffer is None else buffer.position
@@ -218,11 +214,12 @@ class Positions:
         former = self._buffers[partition]
         lost = self._starts.seek(partition)
         if former is None:
-            self._checks.forget((partition,))
+            self._checks.discard_partitions((partition,))
         if former is None and lost is not None and offset <= lost.offset:
-            self._starts.seek_in_doubt(partition, Start(offset, lost.leader_epoch))
+            self._starts.seek_unconfirmed(partition, Start(offset, lost.leader_epoch))
             return
-        # What was read up to a later offset proves the same log for an earlier one: a cut is still noticed.
+        # After a seek back, the former position's leader epoch still detects a truncation. After a seek ahead, the new
+        # position's epoch is unknown.
         epoch = former.leader_epoch if former is not None and offset <= former.position else -1
         buffer = PartitionBuffer(partition, offset, epoch, paused=partition in self._paused.partitions)
         self._buffers[partition] = buffer
@@ -237,9 +234,9 @@ class Positions:
         self._fetch.seek(buffer)
 
     def seek_to_edge(self, partitions: tuple[TopicPartition, ...], edge: ResetPolicy) -> None:
-        """Go on at the beginning or the end, whatever the reset policy says; no position until that offset is known."""
+        """Continue at the beginning or end, whatever the reset policy. There is no position until it is looked up."""
         self._check_owned(partitions)
-        self._checks.forget(partitions)
+        self._checks.discard_partitions(partitions)
         self._starts.seek_to_edge(partitions, edge)
         read = {part: buffer for part in partitions if (buffer := self._buffers[part]) is not None}
         if read:
@@ -262,12 +259,12 @@ class Positions:
     # Reading.
 
     def take_starts(self) -> None:
-        """Begin to read where lookups have ended, and look up again what they could not find.
+        """Start reading at the positions that lookups have found, and look up the remaining partitions again.
 
-        Raises the first refusal; its partitions are looked up again after `LOOKUP_RETRY_S`. Raises
-        NoOffsetForPartition under the policy `none`; those partitions wait for a seek.
+        Raises the error of the first refused lookup; its partitions are looked up again after `LOOKUP_RETRY_S` seconds.
+        Raises NoOffsetForPartition for partitions without an offset under the policy `none`; they wait for a seek.
         """
-        if not (self._starts.pending or self._checks.pending or self._watch.due):
+        if not (self._starts.pending or self._checks.pending or self._watch.check_due):
             return
         self._unsettle()
         try:
@@ -290,22 +287,23 @@ class Positions:
         for buffer, starts in self._checks.cuts(self._buffers):
             part = buffer.topic_partition
             if starts.found[part].offset > buffer.position:
-                # The fetch thread's place: the log was cut within what was read ahead.
+                # The fetch thread's position was checked. The log was truncated only beyond the user's position, so
+                # reading continues at the user's position.
                 starts.found[part] = Start(buffer.position, buffer.leader_epoch)
             self._stop_reading(buffer)
             self._begin((part,), starts)
-        if self._watch.due:
+        if self._watch.check_due:
             self._check_logs()
-        self._starts.note_error()
-        # One that ends the consumer goes before those that it survives.
+        self._starts.record_error()
+        # Fatal errors are raised first.
         for error in sorted(refusals, key=lambda each: not isinstance(each, errors.FatalConsumerError)):
             raise error
 
     def take_records(self, limit: int) -> Records:
-        """Hand out at most `limit` records of what was read ahead. They are `unsettled` until the user has them."""
+        """Return at most `limit` records that were read ahead. `unsettled` is True until the user has these records."""
         self._unsettle()
         out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
-        records = self._fetch.take(limit, lambda buffer, what: out_of_range.append((buffer, what)))
+        records = self._fetch.take_records(limit, lambda buffer, what: out_of_range.append((buffer, what)))
         if self._fetch.read_ahead.held_back:
             self._paused.bound_memory()
         for buffer, what in out_of_range:
@@ -317,27 +315,24 @@ class Positions:
         return records
 
     def _take_deleted(self, records: Records) -> Iterator[tuple[TopicPartition, Gap]]:
-        """The deleted offsets of partitions that have not moved on since, so that commits get past them.
-
-        A record behind them, or a seek, leaves nothing to tell.
-        """
+        """Yield deleted offsets as gaps, so that commits get past them, unless records or a seek moved the position."""
         deleted, self._deleted = self._deleted, {}
         for part, gap in deleted.items():
             buffer, behind = self._buffers.get(part), records.gaps.get(part, Gap(gap.next, gap.next))
             if buffer is not None and behind.first == gap.next and buffer.position == behind.next:
                 yield part, Gap(gap.first, behind.next)
 
-    def wait(self, timeout_s: float, news: threading.Event) -> None:
-        """Wait until records may be there to be taken, or `news` is set, at most `timeout_s`."""
+    def wait(self, timeout_s: float, changed: threading.Event) -> None:
+        """Wait until there may be records to take, or `changed` is set."""
         self._unsettle()
-        self._fetch.wait(timeout_s, news)
+        self._fetch.wait(timeout_s, changed)
         self.unsettled = False
 
     def start_over(self) -> None:
-        """Read on from where the last complete poll ended: an exception came between a read and its return.
+        """After an exception has interrupted a poll, continue where the last complete poll ended.
 
-        Messages that librdkafka had handed over are lost then, and positions may be past records that were not
-        delivered. May be interrupted itself: it is done as a whole the next time.
+        The interrupted poll may have lost messages from librdkafka, and moved positions past records that the user did
+        not get. If this method is interrupted itself, the next call repeats all of it.
         """
         self._fetch.read_ahead.take_back()
         fresh = self._replaced
@@ -359,7 +354,7 @@ class Positions:
         self.unsettled = True
 
     def _begin(self, partitions: tuple[TopicPartition, ...], starts: Starts) -> list[Exception]:
-        """Read what was found, and look up the rest again. Returns the errors to raise."""
+        """Read partitions whose start was found, and look up the others again. Returns the errors to raise."""
         buffers = []
         for part in partitions:
             start = starts.found.get(part)
@@ -375,7 +370,6 @@ class Positions:
         return self._starts.look_up_missing(partitions, starts)
 
     def _report(self, part: TopicPartition, start: int, starts: Starts) -> None:
-        """Count and log a start that is not where reading had come to."""
         lost = self._starts.found(part)
         if part in starts.cut:
             cut = Truncation(part, starts.cut[part], start, remade=part in starts.remade)
@@ -386,36 +380,35 @@ class Positions:
                 self._deleted[part] = Gap(lost.offset, start)
 
     def _reset(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
-        """Look up a position that its broker does not have: the lookup finds out if retention deleted it, or the log
-        was cut."""
+        """Look up a new position: retention has deleted the current one, or the log was truncated."""
         part = buffer.topic_partition
         logger.warning("partition %s-%d: offset %d is out of range (%s)", *(*part, buffer.position, what.detail))
         self._stop_reading(buffer)
         self._starts.out_of_range(part, buffer.position)
 
     def _stop_reading(self, buffer: PartitionBuffer, *, remade: bool = False) -> None:
-        """Take away the position of a partition; a lookup is to follow."""
+        """Stop reading and drop the position (`remade`: the topic was recreated). The caller must start a lookup."""
         part = buffer.topic_partition
         self._starts.set_lost(buffer, remade=remade)
         self._checks.looked_up(buffer)
-        # First: what is interrupted behind this is assigned again by `start_over`, and never assigned twice.
+        # Unassigned first: if an exception follows, `start_over` assigns the partition again, and only once.
         self._fetch.unassign(frozenset((part,)))
         self._buffers[part] = None
         buffer.current = False
 
     def _check_logs(self) -> None:
-        """Begin anew in topics that were created again, and check places that were sought before the last election."""
-        reading = {part: buffer for part, buffer in self._buffers.items() if buffer is not None}
-        changes = self._watch.changes(reading)
+        """Look up positions in recreated topics. Check positions that were sought before the last leader election."""
+        buffers = {part: buffer for part, buffer in self._buffers.items() if buffer is not None}
+        changes = self._watch.changes(buffers)
         for part in changes.remade:
-            self._stop_reading(reading[part], remade=True)
+            self._stop_reading(buffers[part], remade=True)
         self._starts.look_up(sorted(changes.remade))
         for buffer, offset, epoch in self._fetch.sought.take():
             if self._buffers.get(buffer.topic_partition) is buffer:
                 self._checks.sought(buffer.topic_partition, offset, epoch)
-        self._checks.begin(changes.epochs, reading)
+        self._checks.start_checks(changes.epochs, buffers)
 
     def _check_owned(self, partitions: Iterable[TopicPartition]) -> None:
         missing = [part for part in partitions if part not in self._buffers]
         if missing:
-            raise errors.NotAssigned(f"{names(missing)}: not assigned to this consumer now")
+            raise errors.NotAssigned(f"{names(missing)}: currently not assigned to this consumer")

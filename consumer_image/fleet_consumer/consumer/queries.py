@@ -1,11 +1,9 @@
-"""Questions to the brokers: those that need no membership, the end offsets of owned partitions, and silent partitions.
+"""Queries to brokers: calls that need no membership, end offsets for `lag`, and detection of silent partitions.
 
-End offsets are kept fresh for `Consumer.lag` without ever blocking. librdkafka knows ends only from its fetches, of the
-wrong isolation level, and not of partitions that it does not fetch just now. So brokers are asked, one request for each
-leader, and only while lags are asked for.
+End offsets are kept fresh for `Consumer.lag` without blocking. librdkafka knows them only from its fetches, at the
+wrong isolation level, and only for partitions that it currently fetches. So the leaders are queried, with one request
+to each leader, and only while `lag` is in use.
 """
-
-from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
@@ -29,10 +27,7 @@ T = TypeVar("T")
 
 
 class Queries:
-    """The calls of a consumer that need neither a subscription nor a membership.
-
-    Each waits at most `timeout_s` seconds.
-    """
+    """Calls of a consumer that need no subscription or membership; each waits at most `timeout_s` seconds."""
 
     def __init__(self, engine: Engine, guard: CallGuard) -> None:
         self._engine = engine
@@ -41,7 +36,7 @@ class Queries:
     def committed(
         self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """The group's committed offsets, None where there is none; with None, all that there are.
+        """Return the group's committed offsets of `partitions` (None: of all); None for a partition without one.
 
         Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
         GroupIdMissing.
@@ -54,11 +49,9 @@ class Queries:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record that is not older than its time (milliseconds since the epoch).
-
-        None where there is no such record. Raises ValueError for a negative time, OffsetLookupFailed (also when the
-        time is up), TopicAuthorizationFailed.
-        """
+        """Return the first record of each partition whose timestamp is the given time (milliseconds since 1970) or
+        later, or None if there is none. Raises ValueError for a negative time, OffsetLookupFailed (also when the time
+        is up), TopicAuthorizationFailed."""
         negative = {part: time for part, time in times.items() if time < 0}
         if negative:
             raise ValueError(f"times must not be negative: {negative}; see beginning_offsets and end_offsets")
@@ -70,44 +63,38 @@ class Queries:
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """The first offset of each partition. Raises as `offsets_for_times`."""
+        """Return the first offset of each partition. Raises the same errors as `offsets_for_times`."""
         found = self._list(dict.fromkeys(partitions, EARLIEST), timeout_s)
         return {part: start.offset for part, start in found.items()}
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition; under `read_committed` behind the last that is stable.
-
-        Raises as `offsets_for_times`.
-        """
+        """Return the offset after the last record of each partition or, under `read_committed`, the last stable offset.
+        Raises the same errors as `offsets_for_times`."""
         found = self._list(dict.fromkeys(partitions, LATEST), timeout_s)
         return {part: start.offset for part, start in found.items()}
 
     def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-        """The offset behind the batch that holds `offset`, by its header: for one that cannot be read (`unreadable`).
+        """Return the offset after the batch that contains `offset`, according to the header of the batch. A seek to it
+        skips a batch that `unreadable` reports.
 
-        Where the partition's leader cannot read the batch either, it is the first offset behind it that can be read.
-        Raises OffsetLookupFailed (also when the time is up, and when the header is damaged as well),
-        TopicAuthorizationFailed.
+        If the partition's leader cannot read the batch either, the result is the next offset that the leader can read.
+        Raises OffsetLookupFailed (also when the time is up, or if the header is damaged), TopicAuthorizationFailed.
         """
         return self._ask(find_batch_end(partition, offset), timeout_s, f"the end of the batch at offset {offset}")
 
     def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
-        """The partitions of a topic, by number; none when brokers do not know the topic.
-
-        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed.
-        """
+        """Return the partitions of a topic, sorted by number; empty if the brokers do not know the topic.
+        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed."""
         if not topic:
             raise ValueError("the topic's name is empty")
         flow = describe_topics((topic,))
         return self._ask(flow, timeout_s, f"topic {topic!r}", errors.MetadataLookupFailed).get(topic, ())
 
     def list_topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> dict[str, tuple[PartitionInfo, ...]]:
-        """All topics that the principal may describe, internal ones too.
-
-        Raises MetadataLookupFailed when the time is up.
-        """
+        """Return all topics that the principal may describe, including internal topics.
+        Raises MetadataLookupFailed when the time is up."""
         return self._ask(describe_topics(None), timeout_s, "topics", errors.MetadataLookupFailed)
 
     def _list(self, times: Mapping[TopicPartition, int], timeout_s: float) -> dict[TopicPartition, Start]:
@@ -124,22 +111,22 @@ class Queries:
         what: str,
         timed_out: type[errors.ConsumerError] = errors.OffsetLookupFailed,
     ) -> T:
-        """The result of a flow; `what` it asks for is named in the error `timed_out`."""
+        """Run a flow and return its result. Raises `timed_out`, whose message contains `what`, when the time is up."""
         with self._guard.entered():
             self._engine.start_group()
-            return self._engine.wait_for(self._engine.group.begin(flow), timeout_s, what, timed_out)
+            return self._engine.wait_for(self._engine.group.start_flow(flow), timeout_s, what, timed_out)
 
 
 FRESH_S: Final = 1.0
-"""The age at which an end is looked up again."""
+"""Age in seconds at which end offsets are looked up again."""
 ASKING_S: Final = 60.0
-"""The time after the last `lag` for which polls keep ends fresh."""
+"""Seconds after the last call of `lag` during which polls keep end offsets fresh."""
 PATIENCE_S: Final = 10.0
-"""The timeout of one lookup; a broker that hangs must not keep the others' ends old."""
+"""Timeout of one lookup in seconds, so that a hanging broker does not delay the end offsets from other brokers."""
 
 
 class EndOffsets:
-    """The last known ends. Belongs to the user's thread."""
+    """The last known end offsets of the owned partitions. Belongs to the user's thread."""
 
     def __init__(self, group: CoordinatorThread, *, read_committed: bool) -> None:
         self._group = group
@@ -149,14 +136,14 @@ class EndOffsets:
         self._asked: frozenset[TopicPartition] = frozenset()
         self._asked_at = self._wanted_until = float("-inf")
 
-    def of(self, partition: TopicPartition, owned: frozenset[TopicPartition], now: float) -> int | None:
-        """The end of a partition, None while unknown; starts a lookup for all `owned` when their ends are old."""
+    def end_of(self, partition: TopicPartition, owned: frozenset[TopicPartition], now: float) -> int | None:
+        """Return the end offset, or None while unknown. Looks up all `owned` partitions if the end offsets are old."""
         self._wanted_until = now + ASKING_S
         self.refresh(owned, now, unknown=partition)
         return self._ends.get(partition)
 
     def refresh(self, owned: frozenset[TopicPartition], now: float, unknown: TopicPartition | None = None) -> None:
-        """Take an answer that has come, and ask again when ends are old and lags were asked for of late."""
+        """Take the result of a lookup. Start the next one if the end offsets are old and `lag` was called recently."""
         if now >= self._wanted_until:
             return
         self._take(owned)
@@ -165,48 +152,50 @@ class EndOffsets:
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None
-        # A partition that came since the last lookup need not wait until the others are old.
+        # A new partition is looked up at once, even if the other end offsets are still fresh.
         new = unknown is not None and unknown not in self._asked
         if owned and (new or now >= self._asked_at + FRESH_S):
             self._asked, self._asked_at = owned, now
             self._lookup = self._group.end_offsets(sorted(owned), read_committed=self._read_committed)
 
     def look_up(self, partitions: Iterable[TopicPartition]) -> Ticket[dict[TopicPartition, int]]:
-        """Look up ends once, whatever is known. Any thread."""
+        """Look up end offsets once, without the cache. May be called from any thread."""
         return self._group.end_offsets(sorted(partitions), read_committed=self._read_committed)
 
     def _take(self, owned: frozenset[TopicPartition]) -> None:
         if self._lookup is None or not self._lookup.done:
             return
         found, self._lookup = self._lookup.result or {}, None
-        # A partition without an answer keeps its last end; one that is not owned any more has none.
+        # A partition without an answer keeps its last end offset. Partitions that are no longer owned are dropped.
         self._ends = {part: end for part, end in {**self._ends, **found}.items() if part in owned}
 
 
 SILENT_S: Final = 30.0
-"""The time without a record or an end after which a place is asked about, and the least time between two questions."""
+"""Seconds without progress after which a partition's leader is queried, and minimum seconds between such queries."""
 
 
 class SilentPartitions:
-    """The places at which one consumer's partitions stand. Belongs to the user's thread.
+    """Detection of partitions whose leaders return nothing. Belongs to the user's thread.
 
-    To a broker, a batch with too large a length is the end of its file: it answers no bytes and no error, below the end
-    of the log, and librdkafka reports nothing. So the leader of a partition that has stood for long is asked about the
-    place itself.
+    If a batch has a damaged length that is too large, the broker treats the batch as the end of its file. It then
+    returns neither bytes nor an error, although the log continues, and librdkafka reports nothing. So the leaders of
+    partitions without progress are queried.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # The places of the last look, and those that are asked about.
+        # Buffers and positions at the last check; the pending query with the buffers and positions that it checks.
         self._places: Mapping[TopicPartition, Place] = {}
         self._asked: tuple[Ticket[frozenset[TopicPartition]], Mapping[TopicPartition, Place]] | None = None
-        self._look_at = float("-inf")
+        self._check_at = float("-inf")
 
-    def look(self, now: float) -> None:
-        """Report places at which leaders turned out to fail, and ask about those that are the same as at the last look.
+    def ask(self, now: float) -> None:
+        """Report partitions whose leaders return nothing at the current position, according to the last query. Then
+        query the leaders of partitions without progress since the last check.
 
-        Not for polls that take no records, in which partitions wait for their reader. Others may wait, too, and a
-        question ends at the first of them: chance gives each its turn.
+        Must not be called in polls with `max_records` 0: partitions make no progress then, as no records are taken.
+        In other polls, too, a partition's records may only be waiting for the user. A query stops at the first such
+        partition, so it checks partitions in random order to reach each of them eventually.
         """
         positions, fetch, settings = self._engine.positions, self._engine.fetch, self._engine.settings
         if positions is None or fetch is None:
@@ -215,9 +204,9 @@ class SilentPartitions:
             (ticket, places), self._asked = self._asked, None
             for part in ticket.result or ():
                 fetch.stands(*places[part])
-        if now < self._look_at:
+        if now < self._check_at:
             return
-        self._look_at = now + SILENT_S
+        self._check_at = now + SILENT_S
         before, self._places, known = self._places, positions.places(), fetch.unreadable
         stand = [part for part, place in self._places.items() if before.get(part) == place and part not in known]
         if stand and self._asked is None:

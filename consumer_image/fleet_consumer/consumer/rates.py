@@ -1,10 +1,8 @@
-"""The rates of the partitions that a consumer owns, for assignors that deal by load (`TakesRates`).
+"""The rates of the partitions that a consumer owns, for assignors that assign by load (`TakesRates`).
 
-A rate is what arrives in a partition, by its end offsets over time; where ends are unknown, what this consumer reads,
-by its positions. Offsets count, not records: in a compacted or a transactional topic a rate is a little too large.
+A rate is the growth of a partition's end offset or, while that is unknown, of the position. It counts offsets, not
+records, so it is a little too large in a compacted or transactional topic.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,17 +14,17 @@ from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.record import TopicPartition
 
 HALF_LIFE_S: Final = 60.0
-"""The age at which an observation counts half."""
+"""Age in seconds at which an observation has half its weight."""
 KNOWN_AFTER_S: Final = 30.0
-"""The time over which a partition has to be observed before its rate is known."""
+"""Seconds for which a partition must be observed before its rate is known."""
 SHORTEST_S: Final = 1.0
-"""Observations closer than this are one."""
-LOOK_EVERY_S: Final = 10.0
+"""Minimum seconds between two observations; an observation that comes sooner is ignored."""
+ENDS_INTERVAL_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class _Observed:
-    """An offset, when it was seen, and the weighted mean of the rates up to then, with the sum of its weights."""
+    """The last offset observed and its time, the weighted mean of the rates so far, and the sum of their weights."""
 
     offset: int
     at: float
@@ -35,13 +33,13 @@ class _Observed:
 
 
 class RateEstimator:
-    """Rates of offsets that grow: exponentially weighted means. Pure; times are monotonic seconds."""
+    """Computes the rates of growing offsets, as exponentially weighted means. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._observed: dict[TopicPartition, _Observed] = {}
 
     def observe(self, offsets: Mapping[TopicPartition, int], now: float) -> None:
-        """Take offsets as of `now`. One that went back, by a seek or a cut log, begins a new observation."""
+        """Record offsets. If an offset is lower than before, after a seek or truncation, observation starts again."""
         for part, offset in offsets.items():
             seen = self._observed.get(part)
             if seen is None or offset < seen.offset:
@@ -56,32 +54,29 @@ class RateEstimator:
             self._observed[part] = _Observed(offset, now, rate, weight)
 
     def keep(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget all other partitions."""
         self._observed = {part: seen for part, seen in self._observed.items() if part in partitions}
 
     def rates(self) -> dict[TopicPartition, float]:
-        """Offsets per second of the partitions that were observed for long enough."""
+        """Return the offsets per second of partitions that were observed for at least `KNOWN_AFTER_S` seconds."""
         enough = 1 - 0.5 ** (KNOWN_AFTER_S / HALF_LIFE_S)
-        # A sum of many steps may be off by the last bits.
+        # 1e-9 allows for the rounding errors of many steps.
         return {part: seen.rate for part, seen in self._observed.items() if seen.weight >= enough - 1e-9}
 
 
 class RateWatch:
-    """Observes the owned partitions and reports their rates to assignors. Belongs to the user's thread.
-
-    Ends cost one request to each leader every `LOOK_EVERY_S`, in the background.
-    """
+    """Observes the owned partitions and reports their rates to assignors. Belongs to the user's thread."""
 
     def __init__(self, engine: Engine, takers: tuple[TakesRates, ...]) -> None:
         self._engine = engine
         self._takers = takers
         self._arriving = RateEstimator()
-        self._reading = RateEstimator()
+        self._consumed = RateEstimator()
         self._lookup: tuple[Ticket[dict[TopicPartition, int]], float] | None = None
-        self._look_at = float("-inf")
+        self._update_at = float("-inf")
 
-    def look(self, now: float) -> None:
-        """Take ends that have come; every `LOOK_EVERY_S` report rates and ask for ends again."""
+    def update(self, now: float) -> None:
+        """Observe the end offsets of a finished lookup. Every `ENDS_INTERVAL_S` seconds, report rates and start the
+        next lookup, with one request to each leader."""
         engine, positions = self._engine, self._engine.positions
         if not self._takers or positions is None or engine.manual:
             return
@@ -89,14 +84,14 @@ class RateWatch:
             ticket, asked_at = self._lookup
             self._lookup = None
             self._arriving.observe(ticket.result or {}, asked_at)
-        if now < self._look_at:
+        if now < self._update_at:
             return
-        self._look_at = now + LOOK_EVERY_S
+        self._update_at = now + ENDS_INTERVAL_S
         owned = positions.owned
-        self._reading.observe({part: entry.offset for part, entry in positions.committable().items()}, now)
+        self._consumed.observe({part: entry.offset for part, entry in positions.committable().items()}, now)
         self._arriving.keep(owned)
-        self._reading.keep(owned)
-        rates = by_topic({**self._reading.rates(), **self._arriving.rates()})
+        self._consumed.keep(owned)
+        rates = by_topic({**self._consumed.rates(), **self._arriving.rates()})
         for taker in self._takers:
             taker.on_rates(rates)
         if self._lookup is not None:

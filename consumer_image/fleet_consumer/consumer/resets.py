@@ -1,6 +1,7 @@
-"""Reports of positions that their log no longer had: offsets skipped, and offsets that the cluster lost."""
+"""Reports of positions that the log no longer had, because unread records were deleted or read records were lost.
 
-from __future__ import annotations
+Decision: docs/decisions/0050-waiting-retries.md.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A position that its broker did not have, and the start where reading went on instead."""
+    """An out-of-range position and the offset it was reset to."""
 
     partition: TopicPartition
     position: int
@@ -21,24 +22,23 @@ class OffsetReset:
 
     @property
     def skipped(self) -> int:
-        """The number of offsets from `position` up to and without `start`, deleted before they were read."""
+        """Number of offsets from `position` up to but not including `start`, which were deleted before being read."""
         return max(0, self.start - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRangeReport:
-    """A consumer's OFFSET_OUT_OF_RANGE errors: their number, the offsets skipped in all, the last one, and the last one
-    of each partition."""
+    """A consumer's OFFSET_OUT_OF_RANGE errors. `skipped` counts offsets; `by_partition` has the last reset of each."""
 
     count: int = 0
     skipped: int = 0
     last: OffsetReset | None = None
     by_partition: Mapping[TopicPartition, OffsetReset] = field(default_factory=dict, compare=False)
 
-    def plus(self, reset: OffsetReset) -> OutOfRangeReport:
-        """The report with one more, which is logged."""
+    def plus(self, reset: OffsetReset) -> "OutOfRangeReport":
+        """Log a reset, and return the report that includes it."""
         logger.warning(
-            "partition %s-%d: reading goes on at %d; %d offsets were skipped, %d up to and without %d",
+            "partition %s-%d: reading continues at %d; %d offsets were skipped, from %d up to but not including %d",
             *(*reset.partition, reset.start, reset.skipped, reset.position, max(reset.position, reset.start)),
         )
         by_partition = {**self.by_partition, reset.partition: reset}
@@ -47,10 +47,10 @@ class OutOfRangeReport:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A position reached by reading records that the log no longer has, and the start where reading went on.
+    """A truncated log: the `position` before the truncation, and the offset `start` at which reading continued.
 
-    An unclean election cut the log at `start`. If the topic was `remade`, deleted and created again, the log is another
-    one, and reading went on at its beginning.
+    An unclean leader election truncated the log at `start`. If the topic was `remade` (deleted and created again), it
+    has a new log, and reading continued at the beginning of the new log.
     """
 
     partition: TopicPartition
@@ -60,24 +60,24 @@ class Truncation:
 
     @property
     def cut(self) -> int:
-        """The number of offsets read that are gone, or are other records now; 0 for a remade topic."""
+        """Number of offsets that were read and then lost. They may have other records now. 0 for a recreated topic."""
         return 0 if self.remade else max(0, self.position - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncationReport:
-    """A consumer's truncations: their number, those of remade topics, the offsets cut in all, and the last one."""
+    """A consumer's truncations, `remade` of them due to recreated topics. `cut` counts the lost offsets."""
 
     count: int = 0
     remade: int = 0
     cut: int = 0
     last: Truncation | None = None
 
-    def plus(self, truncation: Truncation) -> TruncationReport:
-        """The report with one more, which is logged."""
-        what = "the topic was deleted and made again" if truncation.remade else f"{truncation.cut} offsets were cut"
+    def plus(self, truncation: Truncation) -> "TruncationReport":
+        """Log a truncation, and return the report that includes it."""
+        what = "the topic was deleted and created again" if truncation.remade else f"{truncation.cut} offsets were lost"
         logger.warning(
-            "partition %s-%d: %s while the position was %d; reading goes on at %d",
+            "partition %s-%d: %s while the position was %d; reading continues at %d",
             *(*truncation.partition, what, truncation.position, truncation.start),
         )
         return TruncationReport(self.count + 1, self.remade + truncation.remade, self.cut + truncation.cut, truncation)

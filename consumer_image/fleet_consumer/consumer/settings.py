@@ -1,9 +1,8 @@
-"""The settings of a consumer, and those of its group machine made from them.
+"""The settings of a consumer, and their conversion to the settings of its group membership.
 
-Defaults are those of Kafka 4's Java consumer; where one differs, the docstring says why.
+The defaults are those of Kafka 4's Java consumer; the docstring of `ConsumerSettings` gives a reason for each
+difference.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fleet_consumer.librdkafka.settings import check_properties
 from fleet_consumer.net import ConnectionSettings
 
 DEFAULT_TIMEOUT_S = 60.0
-"""Java's `default.api.timeout.ms`."""
+"""Default timeout of blocking calls in seconds, as Java's `default.api.timeout.ms`."""
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 DEFAULT_ASSIGNORS = ("range", "cooperative-sticky")
 POSITIVE = (
@@ -31,31 +30,33 @@ POSITIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings:
-    """Everything that decides how a consumer behaves. Times are milliseconds.
+    """All settings of a consumer. Times are in milliseconds.
 
-    `group_id`: None for a consumer that neither joins a group nor commits, and only reads what `assign` gives it.
+    `group_id`: None for a consumer that neither joins a group nor commits, and only uses `assign`.
 
-    `assignors`: names for `fleet_consumer.assignors.load`, or assignors (an object serves one consumer), in order of
-    preference. Members keep their partitions through rebalances when all of them are cooperative.
-    `group_instance_id` makes the member static (KIP-345). `client_rack` is where it runs: rack-aware assignors and
-    fetching from a near replica (KIP-392, KIP-881) use it.
+    `assignors`: names for `fleet_consumer.assignors.load`, or assignor objects (never shared by consumers), in order of
+    preference. If all assignors are cooperative, members keep their partitions during rebalances.
+    `group_instance_id` makes the member static (KIP-345). `client_rack` is the rack of the member, for rack-aware
+    assignors and fetches from a near replica (KIP-392, KIP-881).
     `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a
-    committed offset; `earliest`, because Java's `latest` skips what was written before the first commit. Whatever it
-    says, partitions that appear after the first assignment start at the beginning, and a position or a commit below the
-    log's start goes on there.
-    `auto_commit_interval_ms` None, unlike in Java: the caller commits, because a commit of unhandled records
-    loses them. With a number, `poll`, a revocation and `close` commit the positions of what earlier polls returned.
-    `retry_authentication`: a refused login, or a failed TLS handshake, is repeated every ten seconds and only reported
-    by `membership().error`, so that credentials can be renewed meanwhile; else, as in Java, `poll` raises
-    AuthenticationFailed after the first refusal, and this consumer is finished.
-    `paused_bytes_max` is the memory of all records held back for paused partitions: keys, values, headers and their
-    Python objects. What librdkafka itself fetches ahead (`queued.max.messages.kbytes`) counts apart.
-    `rebalance_timeout_ms` None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka settings,
-    only those that `librdkafka.settings.ALLOWED_PROPERTIES` lists.
-    `on_statistics` gets librdkafka's statistics, a JSON text, every `statistics_interval_ms`, on any of our threads: it
-    must be quick; what it raises is logged. `debug` are librdkafka's debug contexts (`"fetch,broker"`), `log_level`
-    is syslog's (7 for debug lines); its lines go to the logger `fleet_consumer.librdkafka.settings`.
-    Raises ValueError, naming the setting, for values that cannot work.
+    committed offset. The default is `earliest`, because Java's `latest` skips records written before the first commit.
+    Under every policy, partitions that appear after the first assignment start at the beginning, and reading continues
+    at the log's start if the position or committed offset is below it.
+    `auto_commit_interval_ms`: by default None, unlike in Java. The caller then commits, because an automatic commit of
+    unhandled records would lose them. With a number, `poll`, revocations and `close` commit the positions that earlier
+    polls have reached.
+    `retry_authentication`: if True, a refused login or failed TLS handshake is retried every ten seconds and only
+    reported by `membership().error`, so that credentials can be renewed. If False, as in Java, `poll` raises
+    AuthenticationFailed after the first refusal, and the consumer can only be closed.
+    `paused_bytes_max` limits the memory of all records held back for paused partitions: keys, values, headers and their
+    Python objects. librdkafka's own prefetching (`queued.max.messages.kbytes`) is not included.
+    `rebalance_timeout_ms`: None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka
+    properties; `librdkafka.settings.ALLOWED_PROPERTIES` lists the allowed ones.
+    `on_statistics` gets librdkafka's statistics, a JSON string, every `statistics_interval_ms`, on any thread of the
+    consumer. It must return quickly; its exceptions are logged. `debug` lists librdkafka's debug contexts (such as
+    `"fetch,broker"`); `log_level` is a syslog level (7 for debug lines). librdkafka's log lines go to the logger
+    `fleet_consumer.librdkafka.settings`.
+    Raises ValueError, which names the setting, for invalid values.
     """
 
     connection: ConnectionSettings
@@ -89,7 +90,7 @@ class ConsumerSettings:
         if isinstance(given, str):
             raise ValueError(f"assignors is a string, {given!r}; give a tuple of names")
         if not self.assignors:
-            raise ValueError(f"assignors names none; the default is {DEFAULT_ASSIGNORS}")
+            raise ValueError(f"assignors is empty; the default is {DEFAULT_ASSIGNORS}")
         ResetPolicy.parse(self.auto_offset_reset)
         if self.isolation_level not in ISOLATION_LEVELS:
             raise ValueError(f"isolation_level is {self.isolation_level!r}; use {' or '.join(ISOLATION_LEVELS)}")
@@ -104,12 +105,12 @@ class ConsumerSettings:
                 f"({self.session_timeout_ms}), usually a third of it or less"
             )
         if self.client_rack is not None and "client.rack" in self.properties:
-            raise ValueError("client.rack stands in properties and in client_rack; set client_rack alone")
+            raise ValueError("client.rack is set in properties and in client_rack; set only client_rack")
         check_properties(self.properties)
 
     @property
     def title(self) -> str:
-        """The consumer's name in logs and names of threads."""
+        """The consumer's name in logs and thread names."""
         return self.group_id or "no-group"
 
     @property
@@ -122,18 +123,16 @@ class ConsumerSettings:
 
     @property
     def rebalance_timeout_s(self) -> float:
-        """The time that a rebalance waits for this member."""
         chosen = self.rebalance_timeout_ms
         return (self.max_poll_interval_ms if chosen is None else chosen) / 1000
 
     @property
     def data_plane_properties(self) -> dict[str, str]:
-        """librdkafka's properties beyond the connection."""
+        """The librdkafka properties other than those of the connection."""
         return {**self.properties, **({} if self.client_rack is None else {"client.rack": self.client_rack})}
 
 
 def group_settings(settings: ConsumerSettings) -> GroupSettings:
-    """The settings of the group machine, in seconds."""
     return GroupSettings(
         group_id=settings.group_id or "",
         instance_id=settings.group_instance_id,

@@ -1,6 +1,4 @@
-"""The topics or partitions that a consumer reads, and its callbacks about partitions that come and go."""
-
-from __future__ import annotations
+"""The topics or partitions that a consumer reads, and the calls to the user's rebalance callbacks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -15,7 +13,7 @@ RebalanceCallback = Callable[[Sequence[TopicPartition]], None]
 
 
 class Subscription:
-    """`Consumer.subscribe`, `assign` and `unsubscribe`, whose docstrings are there, and the calling of callbacks."""
+    """Implements `Consumer.subscribe`, `assign` and `unsubscribe` (see their docstrings), and calls callbacks."""
 
     def __init__(self, engine: Engine, guard: CallGuard, commits: Commits) -> None:
         self._engine = engine
@@ -23,7 +21,7 @@ class Subscription:
         self._commits = commits
         self._callbacks: Mapping[CallBackKind, RebalanceCallback | None] = {}
         self._subscribed = False
-        # The number of `unsubscribe` calls: callbacks that were under way then are void.
+        # The number of `unsubscribe` calls so far. Callbacks that were queued before the last call are ignored.
         self._number = 0
 
     def subscribe(
@@ -33,7 +31,7 @@ class Subscription:
         with self._guard.entered():
             engine.check_group("subscribe")
             if engine.manual:
-                raise errors.SubscriptionConflict("this consumer assigns its partitions itself; unsubscribe first")
+                raise errors.SubscriptionConflict("this consumer uses assign; unsubscribe first")
             pattern = topics if isinstance(topics, TopicPattern) else None
             names = () if isinstance(topics, TopicPattern) else _checked_names(topics)
             self._callbacks = callbacks
@@ -45,7 +43,7 @@ class Subscription:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         wanted = tuple(dict.fromkeys(TopicPartition(*part) for part in partitions))
         if not all(part.topic and part.partition >= 0 for part in wanted):
-            raise ValueError(f"partitions must have a topic's name and a number from 0 on, got {wanted!r}")
+            raise ValueError(f"partitions must have a topic name and a number of at least 0, got {wanted!r}")
         with self._guard.entered(nested=False):
             if self._subscribed:
                 raise errors.SubscriptionConflict("this consumer has subscribed to topics; unsubscribe first")
@@ -83,19 +81,18 @@ class Subscription:
             self._engine.group.enforce_rebalance(reason)
 
     def check(self) -> None:
-        """Raise NotSubscribed without a subscription or an assignment."""
         if not self._subscribed and not self._engine.manual:
             raise errors.NotSubscribed("subscribe or assign first")
 
     def call_back(self, callback: CallBack) -> None:
         if callback.subscription != self._number:
-            return  # From before `unsubscribe`, which has called back itself.
-        # Whatever the user's code raises, the rebalance goes on: the coordinator thread is notified that this is done.
+            return  # The callback was queued before `unsubscribe`, which has already run the user's callback.
+        # The coordinator thread is notified even if the user's code raises, so that the rebalance continues.
         try:
             if callback.kind is CallBackKind.ASSIGNED:
                 self._assign_new(callback)
             else:
-                # While the callback waited for this poll, the membership may have ended.
+                # The membership may have ended while the callback waited for this poll.
                 generation = self._engine.group.snapshot.generation
                 ours = self._engine.holds_session() and generation == callback.generation
                 kind = callback.kind if ours else CallBackKind.LOST
@@ -104,7 +101,7 @@ class Subscription:
             self._engine.group.called_back(callback)
 
     def give_back_all(self, timeout_s: float) -> None:
-        """Take all partitions away, as revoked while the session holds, else as lost."""
+        """Take all partitions away, as revoked if the session is valid, otherwise as lost."""
         partitions = tuple(sorted(self._engine.owned))
         if partitions:
             kind = CallBackKind.REVOKED if self._engine.holds_session() else CallBackKind.LOST
@@ -119,7 +116,6 @@ class Subscription:
             positions.look_up_unknown()
 
     def _take_away(self, kind: CallBackKind, partitions: Sequence[TopicPartition], timeout_s: float) -> None:
-        """Stop the delivery of partitions, revoked or lost, then call the user back, then forget them."""
         positions = self._engine.started()
         positions.stop_delivery(partitions)
         try:
@@ -127,7 +123,7 @@ class Subscription:
                 self._commits.auto_commit_revoked(partitions, timeout_s)
             self._run_user_callback(kind, partitions)
         finally:
-            positions.forget(partitions)
+            positions.discard_partitions(partitions)
 
     def _run_user_callback(self, kind: CallBackKind, partitions: Sequence[TopicPartition]) -> None:
         callback = self._callbacks.get(kind)

@@ -1,4 +1,6 @@
-"""The contract between operator and workers: names, settings files, policies, marks, managed topics.
+"""The contract between operator and workers: names, settings files, policies, breaker states, managed topics.
 
-Both sides import this package, so neither can drift from the other. Pure, except that `load_config` reads its file.
+Both sides import this package, so they cannot drift apart. Pure, except that `load_config` reads its file.
+
+Decision: docs/decisions/0032-shared-contract.md.
 """

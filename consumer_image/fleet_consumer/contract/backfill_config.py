@@ -1,9 +1,7 @@
-"""backfill.json: the settings of one Backfill, read strictly; the same for all of its attempts.
+"""backfill.json: the settings of one Backfill, parsed strictly. All attempts of the Backfill use the same settings.
 
-`worker` is the group's worker.json, so that the handler, its decoding and the brokers mean the same as in a worker.
+`worker` is the group's worker.json, so that handler, decoding and brokers are the same as in a worker.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,11 +14,10 @@ from fleet_consumer.contract.worker_config import PythonSource, WorkerConfig
 from fleet_consumer.contract.worker_config import parse_config as parse_worker
 
 VERSION: Final = 1
-"""Version of the file format."""
 RUN_ID: Final = r"[A-Za-z0-9-]{1,64}"
-"""Ids of runs: readers of headers take no other characters in one."""
+"""Pattern of run ids. Code that reads run ids from headers accepts no other characters."""
 TIME_MAX: Final = 2**53
-"""Largest time in epoch milliseconds; a larger number is a mistake."""
+"""Maximum time that is accepted, in epoch milliseconds; a larger number is a mistake."""
 PROGRESS_S: Final = 900
 ORDERINGS: Final = ("Partition", "None")
 ON_ERROR: Final = ("Fail", "Skip", "FailedTopic")
@@ -28,23 +25,22 @@ LIVE: Final = "Live"
 CANDIDATE: Final = "Candidate"
 BOTH: Final = "Both"
 PASSES: Final = (BOTH, LIVE, CANDIDATE)
-"""Handlers that a driver of a comparison calls: both side by side, or one of them where their images differ."""
+"""Passes of a comparison: BOTH calls both handlers; if their images differ, LIVE and CANDIDATE call one each."""
 
 
 def _headers(section: Section, name: str) -> Mapping[str, str]:
-    headers = section.take(name)
+    headers = section.pop(name)
     if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
-        raise SettingsInvalid(section.at(name), "must map names of headers to texts")
+        raise SettingsInvalid(section.at(name), "must map header names to strings")
     return headers
 
 
 @fields.settings
 class BackfillFilter:
-    """Selection of records within the ranges; None and empty select all.
+    """Selects records within the ranges. A condition that is None or empty selects all records.
 
-    `key` is searched in the key as UTF-8; a record without a key matches none. Each of `headers` must be among the
-    record's headers with exactly this value in UTF-8. `from_ms` (inclusive) and `to_ms` (exclusive) bound the record's
-    timestamp.
+    `key` may match anywhere in the record's key (decoded as UTF-8); a record without a key never matches. A record must
+    have all `headers` with exactly these values. `from_ms` (inclusive) and `to_ms` (exclusive) bound its timestamp.
     """
 
     headers: Mapping[str, str] = fields.read_by(_headers, name="headerEquals")
@@ -55,8 +51,8 @@ class BackfillFilter:
 
 @fields.settings
 class ColumnConfig:
-    """A column of a table. `source` is a part of the output or of the record that it answers; `field` is a path in the
-    value, the name of the column where it is None."""
+    """A column of the sink's table. `source` is the part of the output or of its input record that fills the column.
+    `field` is a path in the output's value, by default `name`."""
 
     name: str = fields.text(r"[A-Za-z_][A-Za-z0-9_]*")
     type: str = fields.text(r"string|int|bigint|double|boolean|timestamp|date|decimal\(\d{1,2},\d{1,2}\)")
@@ -67,24 +63,21 @@ class ColumnConfig:
 
 @fields.settings
 class TableConfig:
-    """A table. `path` is a folder or an object store's URI; `name` is an Iceberg table's in its catalog. With `columns`
-    None it has those of the rows in a folder of Parquet."""
+    """The sink's table. `path` is a folder or an object store's URI, `name` an Iceberg table's name with its catalog.
+    If `columns` is None, the table has the columns that the files of a Parquet sink have."""
 
     format: str = fields.choice("Parquet", "Delta", "Iceberg")
     path: str = fields.text()
     name: str | None = fields.text(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)+", null=True)
     mode: str = fields.choice("Append", "Replace")
-    partition_by: tuple[str, ...] = fields.texts()
+    partition_by: tuple[str, ...] = fields.strings()
     columns: tuple[ColumnConfig, ...] | None = fields.listed(ColumnConfig, null=True)
 
 
 @fields.settings
 class SinkConfig:
-    """The place of returned records; with all None they are counted only.
-
-    `topic` is the name of a topic. `parquet` is a folder or an object store's URI, in which the Backfill's id names a
-    folder of its own.
-    """
+    """Destination of returned records; if all fields are None, the records are only counted. `parquet` is a folder or
+    an object store's URI, in which the Backfill's id names a subfolder."""
 
     topic: str | None = fields.text(null=True, default=None)
     parquet: str | None = fields.text(null=True, default=None)
@@ -92,25 +85,25 @@ class SinkConfig:
 
     @property
     def folder(self) -> str | None:
-        """The folder or URI of a sink that writes files."""
+        """The folder or URI of a sink that writes files; None for any other sink."""
         return self.parquet if self.table is None else self.table.path
 
 
 def _sink(section: Section) -> SinkConfig:
     sink = fields.parse(SinkConfig, section)
     if sum(place is not None for place in (sink.topic, sink.parquet, sink.table)) > 1:
-        raise SettingsInvalid(section.path, "must have one of `topic`, `parquet` and `table`")
+        raise SettingsInvalid(section.path, "must have at most one of `topic`, `parquet` and `table`")
     return sink
 
 
 @fields.settings
 class CompareConfig:
-    """A second handler over the same records. What may differ: `ignore_fields` of JSON values, by their paths, and
-    `ignore_headers`, by their names."""
+    """A comparison with a second handler, which handles the same records. Differences in `ignore_fields` (paths in JSON
+    values) and `ignore_headers` (header names) are ignored."""
 
     candidate: PythonSource = fields.nested(PythonSource)
-    ignore_fields: tuple[str, ...] = fields.texts()
-    ignore_headers: tuple[str, ...] = fields.texts(later=())
+    ignore_fields: tuple[str, ...] = fields.strings()
+    ignore_headers: tuple[str, ...] = fields.strings(later=())
     handlers: str = fields.choice(*PASSES)
 
 
@@ -120,7 +113,6 @@ def _ranges(section: Section, name: str) -> Mapping[int, tuple[int, int]]:
 
 
 def is_range(bounds: object) -> bool:
-    """True for `[first, end]`."""
     return (
         isinstance(bounds, list)
         and len(bounds) == 2
@@ -131,19 +123,20 @@ def is_range(bounds: object) -> bool:
 
 @fields.settings
 class BackfillConfig:
-    """One Backfill, identified by `id`. `ranges` are offsets by partition: the first, and the end (exclusive).
+    """One Backfill, identified by `id`. `ranges` maps partitions to their first offset and their end (exclusive).
 
-    `cluster_id` and `topic_id` tell whose offsets these are; None for ranges that were resolved without them, and where
-    brokers have no such ids. A slice has at most `slice_records` offsets and lasts about `slice_seconds` at most.
-    `ledger` and `control` name ConfigMaps in `namespace`. The operator ends a driver without progress for
-    `progress_seconds`, so no call of the handler may take as long. `event_log` asks for Spark's event log. A `dry_run`
-    is one of a sample: its ranges are the beginnings of ranges with `sampled_from` offsets in all.
+    - `cluster_id` and `topic_id` identify the log to which the offsets belong. An id is None if the brokers have none,
+      or if it was unknown when the ranges were resolved.
+    - A slice has at most `slice_records` offsets and lasts at most about `slice_seconds`.
+    - `ledger` and `control` are ConfigMaps in `namespace`. `event_log` enables Spark's event log.
+    - The operator stops a driver that makes no progress for `progress_seconds`, so a handler call must be shorter.
+    - A `dry_run` covers a sample: `ranges` are the beginnings of longer ranges with `sampled_from` offsets in total.
     """
 
     id: str = fields.text(RUN_ID)
     name: str = fields.text()
     namespace: str = fields.text()
-    worker: WorkerConfig = fields.read_by(lambda section, name: parse_worker(section.take(name)))
+    worker: WorkerConfig = fields.read_by(lambda section, name: parse_worker(section.pop(name)))
     topic: str = fields.text()
     ranges: Mapping[int, tuple[int, int]] = fields.read_by(_ranges)
     filter: BackfillFilter = fields.nested(BackfillFilter)
@@ -165,14 +158,14 @@ class BackfillConfig:
 
 
 def load_config(path: str) -> BackfillConfig:
-    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
+    """Parse a settings file. Raises SettingsInvalid, also if the file cannot be read."""
     return parse_config(load_json(path))
 
 
 def parse_config(document: Any) -> BackfillConfig:
-    """Settings of a parsed backfill.json. Raises SettingsInvalid for the first bad field found."""
+    """Parse the content of a backfill.json. Raises SettingsInvalid for the first invalid field."""
     config = fields.parse_file(BackfillConfig, document, BACKFILL_FILE, VERSION)
     if config.compare is not None and config.worker.handler.python is None:
-        problem = "is missing: a comparison calls Python handlers only"
+        problem = "is missing, but a comparison needs a Python handler"
         raise SettingsInvalid(f"{BACKFILL_FILE}.worker.handler.python", problem)
     return config

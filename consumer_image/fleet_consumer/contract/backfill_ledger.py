@@ -1,11 +1,9 @@
-"""The ledger and the control of a Backfill: two ConfigMaps by which driver and operator tell each other what they need.
+"""A Backfill's ledger and control: the two ConfigMaps through which its driver and the operator communicate.
 
-The driver alone writes the ledger, after each slice and when it pauses; the operator alone writes the control. The
-ledger is what a new attempt goes on from, so it is written only when the slice's records are where they belong. Both
-come from objects that people can edit: what cannot be read raises, and is never taken for a beginning.
+Only the driver writes the ledger, after each slice and when it pauses; only the operator writes the control. A new
+attempt continues from the ledger, so the driver writes it after the slice's records are stored. People can edit both
+objects, so unreadable content raises an error and is never taken for an empty ledger.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -19,28 +17,29 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 LEDGER_KEY: Final = "ledger.json"
 ALIVE_KEY: Final = "alive"
 CONTROL_KEY: Final = "control.json"
-"""Keys of the ConfigMaps' data. `alive` stands next to the ledger and changes while a job makes progress."""
+"""Keys of the ConfigMaps' data. `alive` is in the ledger's ConfigMap, and changes while a Spark job makes progress."""
 VERSION: Final = 1
 SAMPLES_MAX: Final = 10
-"""Differing records that a ledger shows; all of them are in the sink."""
+"""Maximum number of differing records in a ledger; the sink has all differing records."""
 SAMPLE_TEXT_MAX: Final = 256
-"""Characters of one side's result or error in a sample."""
+"""Maximum number of characters of one handler's result or error in a sample."""
 
 Ranges = Mapping[int, tuple[tuple[int, int], ...]]
-"""Offsets by partition: disjoint ranges in order, each with its first offset and its end (exclusive)."""
+"""Maps partitions to disjoint ranges of offsets in order, each with its first offset and its end (exclusive)."""
 
 
 def _said(section: Section, name: str) -> str:
-    """A text for people, which may be empty."""
-    return str(section.take(name))
+    """Read a message for people, which may be empty."""
+    return str(section.pop(name))
 
 
 @fields.settings
 class Counts:
-    """Records of a Backfill: handled (`records_in`), returned, failed, and passed by.
+    """Numbers of a Backfill's records. `records_in` counts handled records, and `bytes_in` is the size of their keys
+    and values.
 
-    `filtered` are the records that `filter` did not select; `dropped` those that the handler or a rule skipped on
-    purpose. Neither is handled. `bytes_in` are those of the keys and values of the handled ones.
+    `dropped` counts records that the handler or a rule skipped on purpose, `filtered` those that `filter` did not
+    select. These records do not count as handled.
     """
 
     records_in: int = fields.integer(name="in", default=0)
@@ -50,18 +49,18 @@ class Counts:
     filtered: int = fields.integer(default=0)
     bytes_in: int = fields.integer(name="bytes", later=0, default=0)
 
-    def plus(self, other: Counts) -> Counts:
+    def plus(self, other: "Counts") -> "Counts":
         return Counts(**{name: getattr(self, name) + getattr(other, name) for name in COUNTED})
 
 
 COUNTED: Final = tuple(fields.names_of(Counts).values())
 COUNTS: Final = {name: field for name, field in fields.names_of(Counts).items() if field != "bytes_in"}
-"""Names of the counts of records in the ledger and in status, with their fields."""
+"""Maps the names of the record counts in the ledger and in status to the fields of `Counts`."""
 
 
 @fields.settings
 class Sample:
-    """One record that two handlers answered differently: each side's result or error as text."""
+    """A record with different results of the two handlers. `live` and `candidate` are results or errors as text."""
 
     partition: int = fields.integer()
     offset: int = fields.integer()
@@ -71,7 +70,8 @@ class Sample:
 
 @fields.settings
 class Comparison:
-    """Records by what both handlers made of them; `equal` includes those that failed alike in both."""
+    """Numbers of records by their two results. `equal` includes records that failed with the same error in both
+    handlers."""
 
     equal: int = fields.integer(default=0)
     different: int = fields.integer(default=0)
@@ -81,13 +81,12 @@ class Comparison:
 
 
 COMPARED: Final = {name: field for name, field in fields.names_of(Comparison).items() if field != "samples"}
-"""Names of the comparison's counts in the ledger and in status, with their fields."""
+"""Maps the names of a comparison's counts in the ledger and in status to the fields of `Comparison`."""
 
 
 @fields.settings
-class Suspect:
-    """A record that a handler had in hand when its process died, so often. `side` is the handler, `Live` or
-    `Candidate`."""
+class SuspectedRecord:
+    """A record during which the process of the handler `side` (`Live` or `Candidate`) died `deaths` times."""
 
     partition: int = fields.integer()
     offset: int = fields.integer()
@@ -97,7 +96,7 @@ class Suspect:
 
 @fields.settings
 class RunProblem:
-    """An attempt's error; `final`: another attempt would fail alike."""
+    """The error that ended an attempt. If `final`, another attempt would fail in the same way."""
 
     reason: str = fields.text()
     message: str = fields.read_by(_said)
@@ -110,14 +109,13 @@ def _remaining(section: Section, name: str) -> Ranges:
 
 
 def _are_ranges(ranges: object) -> bool:
-    """True for disjoint ranges in order, none of them empty."""
     if not (isinstance(ranges, list) and all(map(is_range, ranges)) and all(first < end for first, end in ranges)):
         return False
     return all(before[1] <= after[0] for before, after in pairwise(ranges))
 
 
 def _rate(section: Section, name: str) -> float:
-    value = section.take(name)
+    value = section.pop(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise SettingsInvalid(section.at(name), f"must be a number of at least 0, not {value!r}")
     return float(value)
@@ -125,18 +123,19 @@ def _rate(section: Section, name: str) -> float:
 
 @fields.settings
 class Ledger:
-    """Progress of a Backfill.
+    """Progress of a Backfill, as written by the attempt with the number `attempt`.
 
-    `attempt` is the driver that wrote it, `handlers` one of `backfill_config.PASSES`: a comparison of two images goes
-    through the ranges twice. `remaining` is what has not been covered by this pass. `slices_left` is an estimate.
-    `records_per_second` is the rate of the last slice, and `offsets_per_second` that at which the range gets shorter: a
-    filter passes records by, and not every offset has one. `throttled_by` is `Rate`, `Guard`, or empty.
-    `slice_offsets` is the size of the slice under way, 0 between slices. The rows of the slices before `published` are
-    in the sink's table, and those before `publishing` are on their way there. `suspects` are records that may have
-    ended the process of their handler, `repeated` counts tasks that Spark began again because an executor died.
-
-    `ended`: the driver has written its last word: all is covered if nothing remains and there is no `problem`, else it
-    stopped because the control says so.
+    - `handlers` is one of `backfill_config.PASSES`: a comparison of two images reads the ranges twice.
+    - `remaining` are the ranges that this pass has not yet covered; `slices_left` is an estimate.
+    - `records_per_second` is the rate of the last slice. `offsets_per_second` is the rate at which `remaining` shrinks.
+      It is higher if a filter leaves records out, or if some offsets have no record.
+    - `throttled_by` is `Rate`, `Guard`, or empty.
+    - `slice_offsets` is the size of the current slice, 0 between slices.
+    - The rows of slices before `published` are committed to the sink's table; the rows of later slices, before
+      `publishing`, are being committed.
+    - `repeated` counts tasks that Spark restarted because an executor died.
+    - `ended` marks the driver's last write. The pass is complete if nothing remains and `problem` is None. Otherwise
+      the driver stopped because of the control or the `problem`.
     """
 
     attempt: int = fields.integer()
@@ -153,32 +152,31 @@ class Ledger:
     offsets_per_second: float = fields.read_by(_rate, later=0.0, default=0.0)
     throttled_by: str = fields.read_by(_said, default="")
     throttle_message: str = fields.read_by(_said, default="")
-    suspects: tuple[Suspect, ...] = fields.listed(Suspect, later=(), default=())
+    suspects: tuple[SuspectedRecord, ...] = fields.listed(SuspectedRecord, later=(), default=())
     repeated: int = fields.integer(later=0, default=0)
     problem: RunProblem | None = fields.nested(RunProblem, null=True, default=None)
     ended: bool = fields.boolean(default=False)
 
     @property
     def offsets_left(self) -> int:
-        """Offsets that this pass has not covered."""
         return sum(end - first for ranges in self.remaining.values() for first, end in ranges)
 
 
 @fields.settings
 class GuardWord:
-    """The operator's word about the live group: whether to pause, why, and a text that changes with every look.
+    """The operator's report on the live group: whether to pause, and the reason. `checked` changes with every check.
 
-    A driver that sees the same `look` for long does not know how the live group is, and pauses.
+    A driver that sees the same `checked` for too long does not know the live group's state, and pauses.
     """
 
     pause: bool = fields.boolean()
     message: str = fields.read_by(_said)
-    look: str = fields.read_by(_said)
+    checked: str = fields.read_by(_said)
 
 
 @fields.settings
 class Control:
-    """The operator's orders. `suspend`: end after the slice under way. `guard` None: there is none."""
+    """The operator's instructions to the driver. `suspend` stops the driver after the current slice."""
 
     suspend: bool = fields.boolean(default=False)
     records_per_second: int | None = fields.integer(1, null=True, default=None)
@@ -186,23 +184,21 @@ class Control:
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """The ledger as it is stored."""
     rates = {"recordsPerSecond": ledger.records_per_second, "offsetsPerSecond": ledger.offsets_per_second}
     return _json({**fields.rendered(ledger), **{name: round(rate, 3) for name, rate in rates.items()}})
 
 
 def parse_ledger(text: str) -> Ledger:
-    """A stored ledger. Raises SettingsInvalid."""
+    """Parse a stored ledger. Raises SettingsInvalid."""
     return fields.parse_file(Ledger, _loaded(text, LEDGER_KEY), LEDGER_KEY, VERSION)
 
 
 def control_text(control: Control) -> str:
-    """The control as it is stored."""
     return _json(fields.rendered(control))
 
 
 def parse_control(text: str) -> Control:
-    """A stored control. Raises SettingsInvalid."""
+    """Parse a stored control. Raises SettingsInvalid."""
     return fields.parse_file(Control, _loaded(text, CONTROL_KEY), CONTROL_KEY, VERSION)
 
 

@@ -1,7 +1,5 @@
 """The `connection` of worker.json: addresses of the brokers, TLS files and login."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re
@@ -14,20 +12,20 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----([^-]*)-----END \1-----")
-"""No block takes the next one with it, and the search is linear: the text may be large and hostile."""
+"""A PEM block. A match never spans two blocks, and the search takes linear time even for large, hostile input."""
 _LAYOUT: Final = re.compile(rb"\\[nr]|\s")
-"""White space of the block's lines, also as escapes of a text that was once in JSON or in a variable."""
+"""White space in a PEM block, including line breaks that are escaped as in JSON or in an environment variable."""
 
 
 @fields.settings
 class TlsSettings:
-    """Paths of PEM files. Without `ca_file` the system's authorities are trusted.
+    """Paths of PEM files. If `ca_file` is None, the system's CAs are trusted.
 
-    The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`: the certificates of all files that
-    match are trusted together, as they are while an authority is replaced.
+    The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`. The certificates of all matching
+    files are trusted, which is needed while one CA replaces another.
 
-    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. The files are read
-    for every connection, so that renewed certificates need no restart. Host names are always verified.
+    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. Files are read for
+    every connection, so renewed certificates need no restart. Host names are always verified.
     """
 
     ca_file: str | None = fields.text(null=True, default=None)
@@ -44,16 +42,13 @@ def _tls(section: Section) -> TlsSettings:
 
 @fields.settings
 class TokenEndpoint:
-    """Source of OAUTHBEARER tokens."""
-
     url: str = fields.text(name="tokenEndpoint")
     scope: str | None = fields.text(null=True)
 
 
 @fields.settings
 class SaslSource:
-    """Login settings. `directory` holds the files `credential_files(mechanism)`, without the first if `identity` is
-    given."""
+    """Login settings. `directory` has the files of `credential_files`; `identity`, if set, replaces the first file."""
 
     mechanism: str = fields.choice(*MECHANISMS)
     oauth: TokenEndpoint | None = fields.nested(TokenEndpoint, null=True)
@@ -70,31 +65,26 @@ def _sasl(section: Section) -> SaslSource:
 
 @fields.settings
 class Brokers:
-    """Connection to a cluster; `tls` None is plain text, `sasl` None is no login."""
+    """Connection to a cluster: in plaintext if `tls` is None, and without a login if `sasl` is None."""
 
-    bootstrap_servers: tuple[str, ...] = fields.texts(1)
+    bootstrap_servers: tuple[str, ...] = fields.strings(1)
     tls: TlsSettings | None = fields.nested(_tls, null=True)
     sasl: SaslSource | None = fields.nested(_sasl, null=True)
 
 
 def credential_files(mechanism: str) -> tuple[str, str]:
-    """Names of a login's mounted files, and default keys of its Secret: identity, then proof."""
+    """Return the names of a mounted login's two files, which are also the default keys of its Secret."""
     return ("clientId", "clientSecret") if mechanism == OAUTHBEARER else ("username", "password")
 
 
 def credential_text(value: bytes) -> str:
-    """Text of a credential, without the byte order mark and the line end that editors and `echo` add.
-
-    Raises UnicodeDecodeError.
-    """
+    """Decode a credential without the byte order mark and line end that editors and `echo` add. Raises
+    UnicodeDecodeError."""
     return value.decode("utf-8-sig").rstrip("\r\n")
 
 
 def matching_files(names: Iterable[str], pattern: str) -> list[str]:
-    """Names of files, or keys of a Secret, that match a pattern with one asterisk, in order.
-
-    Hidden files match no pattern: the kubelet keeps its own links among mounted files.
-    """
+    """Return the sorted names that match a pattern with one asterisk; hidden ones (the kubelet's links) never match."""
     start, _, end = pattern.partition("*")
     long_enough = len(start) + len(end)
     return sorted(
@@ -104,13 +94,13 @@ def matching_files(names: Iterable[str], pattern: str) -> list[str]:
     )
 
 
-def certificates(texts: Iterable[bytes]) -> Iterator[str]:
-    """The PEM certificates of some texts, in order, as OpenSSL and librdkafka read them.
+def certificates(contents: Iterable[bytes]) -> Iterator[str]:
+    """Yield the PEM certificates in the contents of files, in order, in the form that OpenSSL and librdkafka read.
 
-    As with Java's clients, lines may be indented, blocks may follow each other without a new line, and other content
-    is left out, such as comments, OpenSSL's own text, and the trust settings of a TRUSTED CERTIFICATE.
+    As in Java's clients, lines may be indented, and blocks may follow each other without a line break. Other content is
+    skipped: comments, OpenSSL's own text, and the trust settings of a TRUSTED CERTIFICATE.
     """
-    for text in texts:
+    for text in contents:
         for label, body in _CERTIFICATE.findall(text):
             try:
                 der = base64.b64decode(_LAYOUT.sub(b"", body), validate=True)
@@ -122,7 +112,7 @@ def certificates(texts: Iterable[bytes]) -> Iterator[str]:
 
 
 def _length(der: bytes) -> int:
-    """The length in bytes of the first DER element, its header included."""
+    """Return the length in bytes of the first DER element, including its header."""
     size = der[1] if len(der) > 1 else 0
     if size < 0x80:
         return 2 + size
@@ -131,5 +121,5 @@ def _length(der: bytes) -> int:
 
 
 def parse_brokers(section: Section) -> Brokers:
-    """Settings of a `connection`. Raises SettingsInvalid for the first bad field found."""
+    """Parse a `connection`. Raises SettingsInvalid for the first invalid field."""
     return fields.parse(Brokers, section)

@@ -1,10 +1,5 @@
-"""Reasons for the failed topic (dead letter queue, DLQ): their words in headers, and in objects of the API.
-
-Headers, metrics and commands have them in lower case, objects in CamelCase as all enums there. This is the only place
-that turns one into the other.
-"""
-
-from __future__ import annotations
+"""Reasons why records are in the failed topic (dead letter queue, DLQ). They are lower case in headers, metrics and
+commands, and CamelCase in API objects like all enums there. Only this module converts between the two forms."""
 
 import re
 from enum import StrEnum
@@ -22,10 +17,10 @@ class FailureReason(StrEnum):
 
 
 def to_api(reason: str) -> str:
-    """The word in objects; also of a reason that this version does not know, for workers may be of another one."""
+    """Convert a reason to its CamelCase form. The reason may be one that only another worker version knows."""
     return "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", reason))
 
 
 def from_api(word: str) -> FailureReason:
-    """The reason behind the word of an object. Raises ValueError for a word that is none."""
+    """Convert a CamelCase form to its reason. Raises ValueError if the form is unknown."""
     return FailureReason(word.lower())

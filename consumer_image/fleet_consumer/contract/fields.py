@@ -1,10 +1,8 @@
-"""Settings files declared as classes: each field says what it reads, and `parse` makes the class of a section.
+"""Settings files declared as classes: each field declares how it is read, and `parse` makes an instance from a section.
 
-A field has its own name in camel case in the file, unless `name` gives another. Fields are read in their order. One
-that is declared in no such way is no part of the file.
+A field's name in the file is its name in the class, in camel case, unless `name` gives another name. Fields are read in
+the order of their declaration. A field that is not declared by a function of this module is not part of the file.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -29,8 +27,11 @@ def read_by(
     later: Any = dataclasses.MISSING,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """A field that `reader` reads; with `null` it may be null, and is None then. `later` is its value in files of an
-    earlier version, which lack it; `default` is that of the class alone."""
+    """Declare a field that `reader` reads. If `null`, the field may be null, and is then None.
+
+    `later` is the value for files of earlier versions, which lack the field. `default` is used only for an instance
+    that is made without a file.
+    """
 
     def read(section: Section, field: str) -> Any:
         if later is not dataclasses.MISSING and not section.has(field):
@@ -40,17 +41,15 @@ def read_by(
     return dataclasses.field(default=default, metadata={READER: read, NAME: name})
 
 
-# Field functions: they take the rules of `read_by`, too.
+# The functions below declare fields. They also take the keyword arguments of `read_by`.
 
 
 def text(pattern: str | None = None, **rules: Any) -> Any:
-    """A non-empty string."""
     return read_by(lambda section, name: section.text(name, pattern=pattern), **rules)
 
 
-def texts(least: int = 0, **rules: Any) -> Any:
-    """A list of non-empty strings."""
-    return read_by(lambda section, name: section.texts(name, least=least), **rules)
+def strings(least: int = 0, **rules: Any) -> Any:
+    return read_by(lambda section, name: section.strings(name, least=least), **rules)
 
 
 def integer(least: int = 0, most: int | None = None, **rules: Any) -> Any:
@@ -66,26 +65,24 @@ def choice(*allowed: str, **rules: Any) -> Any:
 
 
 def one_of(kind: type[StrEnum], **rules: Any) -> Any:
-    """A member of an enum, by its word."""
     return read_by(lambda section, name: kind(section.choice(name, *kind)), **rules)
 
 
 def pattern(**rules: Any) -> Any:
-    """A regular expression."""
     return read_by(Section.pattern, **rules)
 
 
 def nested(made_by: type | Callable[[Section], Any], **rules: Any) -> Any:
-    """An object of its own: of a declared class, or what a function makes of the section."""
+    """Declare a nested object: an instance of a declared class, or the result of a function that reads the section."""
     make = (lambda section: parse(made_by, section)) if isinstance(made_by, type) else made_by
-    return read_by(lambda section, name: section.read(name, make), **rules)
+    return read_by(lambda section, name: section.nested(name, make), **rules)
 
 
 def listed(made: type, **rules: Any) -> Any:
-    """A list of objects of a declared class."""
+    """Declare a field that is a list of objects of a declared class."""
 
     def read(section: Section, name: str) -> tuple[Any, ...]:
-        found, path = section.take(name), section.at(name)
+        found, path = section.pop(name), section.at(name)
         if not isinstance(found, list):
             raise SettingsInvalid(path, "must be a list")
         return tuple(whole(each, path, lambda entry: parse(made, entry)) for each in found)
@@ -96,29 +93,27 @@ def listed(made: type, **rules: Any) -> Any:
 @dataclass_transform(
     kw_only_default=True,
     frozen_default=True,
-    field_specifiers=(read_by, text, texts, integer, boolean, choice, one_of, pattern, nested, listed),
+    field_specifiers=(read_by, text, strings, integer, boolean, choice, one_of, pattern, nested, listed),
 )
 def settings(cls: type[T]) -> type[T]:
-    """Make a class with fields declared as above a frozen, slotted, keyword-only dataclass."""
+    """Turn a class with declared fields into a frozen, slotted, keyword-only dataclass."""
     make: Callable[[type[T]], type[T]] = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
     return make(cls)
 
 
 def names_of(cls: type) -> dict[str, str]:
-    """The declared fields of a class, by their names in the file."""
+    """Return the declared fields of a class: a map from names in the file to names in the class."""
     return {name: field for name, field, _ in _declared(cls)}
 
 
 def parse(cls: type[T], section: Section, **given: Any) -> T:
-    """Read the fields of a section; the caller ends it. `given` are those that are no part of the file.
-
-    Raises SettingsInvalid for the first bad field found.
-    """
+    """Make an instance from the fields of a section; `given` are values of fields that are not part of the file. The
+    caller must call `section.end`. Raises SettingsInvalid for the first invalid field."""
     return cls(**given, **{field: read(section, name) for name, field, read in _declared(cls)})
 
 
 def parse_file(cls: type[T], document: object, file: str, version: int) -> T:
-    """Read the document of a file of one version, in which nothing else may stand. Raises as `parse`."""
+    """Parse the content of a file, which must have this version and no unknown fields. Raises SettingsInvalid."""
     section = Section(document, file)
     section.integer("version", version, version)
     made = parse(cls, section)
@@ -127,7 +122,7 @@ def parse_file(cls: type[T], document: object, file: str, version: int) -> T:
 
 
 def rendered(value: Any) -> Any:
-    """Declared settings as the document that `parse` reads."""
+    """Convert declared settings to the document that `parse` reads."""
     if isinstance(value, tuple):
         return [rendered(each) for each in value]
     if not dataclasses.is_dataclass(value):
@@ -138,8 +133,9 @@ def rendered(value: Any) -> Any:
 def by_partition(
     section: Section, name: str, what: str, form: str, valid: Callable[[object], bool]
 ) -> Iterator[tuple[int, Any]]:
-    """The entries of a map from partitions to `what`, each `valid` and of this `form`."""
-    found, path = section.take(name), section.at(name)
+    """Yield the entries of a map whose keys are partitions. Raises SettingsInvalid for an entry that is not `valid`; in
+    the message, `what` names the values and `form` describes a valid one."""
+    found, path = section.pop(name), section.at(name)
     if not isinstance(found, dict):
         raise SettingsInvalid(path, f"must map partitions to {what}")
     for partition, value in found.items():
@@ -149,7 +145,7 @@ def by_partition(
 
 
 def _declared(cls: Any) -> Iterator[tuple[str, str, Reader]]:
-    """The declared fields: name in the file, name in the class, reader."""
+    """Yield the declared fields: name in the file, name in the class, reader."""
     for field in dataclasses.fields(cls):
         if READER in field.metadata:
             first, *others = field.name.split("_")

@@ -1,33 +1,36 @@
-"""join.json: the workers that one step of a fleet adds, so that they join the group together.
+"""join.json: the workers that one scaling step adds, so that they join the group together.
 
-A group stops for a rebalance whenever a member joins. Workers of one step start within seconds of each other, so each
-holds its first join until a time that all of them know, and the step is one rebalance.
+A group stops for a rebalance whenever a member joins. The workers of one step start within seconds of each other. So
+each worker delays its first join until a common time, and the step causes only one rebalance. The workers wait until a
+fixed time instead of exchanging messages, because DNS caches peers for seconds, and pods may be unreachable. A change
+to a mounted file is no signal either, because it reaches a pod only after a second or two. Workers do not wait when a
+fleet is scaled up from zero.
+
+Decision: docs/decisions/0049-scaling-steps.md.
 """
-
-from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
 from fleet_consumer.contract.section import Section
 
 VERSION: Final = 1
-"""Version of the file format."""
 HOLD_S: Final = 10.0
-"""Time from a step to the join of its workers: pods are scheduled, started and set up within it. One that takes longer
-joins by itself."""
+"""Time in seconds from a step to its workers' joins, enough to start pods and set up handlers. Slower workers join at
+once."""
 
 
 class JoinStep(NamedTuple):
-    """The ordinals from `first` to before `end`, which a step added at a time, epoch seconds."""
+    """A scaling step: at `at` (epoch seconds) it added the workers with ordinals from `first` to `end` (exclusive)."""
 
     first: int
     end: int
     at: float
 
     def hold_s(self, ordinal: int, now: float) -> float:
-        """Seconds for which a worker holds its first join; 0 for one that is not of this step, or late.
+        """Return the delay in seconds of a worker's first join.
 
-        The clocks of two machines differ: none holds for longer than `HOLD_S`, whatever its clock says.
+        It is 0 if the worker is late or not part of this step, or if more than `HOLD_S` seconds seem to remain, because
+        the machines' clocks then differ.
         """
         if not self.first <= ordinal < self.end:
             return 0.0
@@ -36,12 +39,12 @@ class JoinStep(NamedTuple):
 
 
 def render_join(uid: str, step: JoinStep) -> dict[str, Any]:
-    """The JSON object of a join.json; `uid` is that of the ConsumerGroup."""
+    """Return the JSON object of a join.json; `uid` is the ConsumerGroup's."""
     return {"version": VERSION, "uid": uid, "first": step.first, "end": step.end, "atMs": round(step.at * 1000)}
 
 
 def parse_join(document: Any, uid: str) -> JoinStep | None:
-    """The step of a parsed join.json; None where it is of another ConsumerGroup. Raises SettingsInvalid."""
+    """Return the step of a join.json, or None if the file belongs to another ConsumerGroup. Raises SettingsInvalid."""
     section = Section(document, "join.json")
     section.integer("version", VERSION, VERSION)
     of, first, end = section.text("uid"), section.integer("first", 0), section.integer("end", 0)

@@ -1,13 +1,14 @@
-"""Names that operator and workers derive alike: managed topics, instance ids, revisions, child objects.
+"""Names that operator and workers derive in the same way: managed topics, instance ids, revisions, children. Pure.
 
-The name of a managed topic is read from its end: the last part is `failed`, `redrive`, or a delay behind `retry`, and
-the rest is the group id, dots and all. So no two of (group, kind, delay) have one name. Kafka's groups are not as
-clear: the retry group of `a` is also what a group called `a.retry` would be, which claims settle.
+A managed topic's name is parsed from its end: the last component is `failed`, `redrive`, or a delay after `retry`; the
+rest, with its dots, is the group id. So two different combinations of group, kind and delay never share a name. Group
+ids can collide: the retry group of `a` has the same id as a group `a.retry`. Claims resolve such a conflict.
 
-Pure: no I/O, no configuration.
+ConsumerGroups' names have at most 40 characters, because `<name>-fleet-retry` then has 52. The StatefulSet controller
+adds 11 characters to that name for a label, which may have 63.
+
+Decision: docs/decisions/0053-names-and-replicas.md.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -16,58 +17,58 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol, runtime_checkable
 
 RESERVED_PREFIX: Final = "_fleet."
-"""Prefix of managed topics, a group's own retry flow; pattern subscriptions never match them."""
+"""Prefix of managed topics; pattern subscriptions never match them."""
 
 DAY_SECONDS: Final = 86_400
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
 """Units of delays, from the smallest to the largest."""
 DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 DELAY_SECONDS_MAX: Final = 7 * DAY_SECONDS
-"""The longest delay: managed topics keep records for at least as long, whatever their policy says."""
+"""Maximum delay in seconds. Managed topics always keep records for at least this time."""
 
 UID_CHARACTERS_MAX: Final = 8
-"""Characters of an object's uid in an instance id: enough to tell a recreated object from its predecessor."""
+"""Number of characters of an object's uid in names: enough to distinguish a recreated object from its predecessor."""
 
 HASH_CHARACTERS: Final = 10
-"""40 bits of SHA-256: names stay short, and a fleet would need a million revisions for a collision."""
+"""Hexadecimal digits in a revision's name (40 bits of a SHA-256): a collision is unlikely below a million revisions."""
 
 
 def content_hash(content: Mapping[str, Any]) -> str:
-    """Name of a revision: the first characters of the SHA-256 of its content in canonical JSON."""
+    """Return the name of a revision: the first digits of the SHA-256 of its content as canonical JSON."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()[:HASH_CHARACTERS]
 
 
 def failed_topic(group_id: str) -> str:
-    """Topic of the records that a group gave up: its dead letter queue (DLQ)."""
+    """Name of a group's failed topic: its dead letter queue (DLQ)."""
     return f"{RESERVED_PREFIX}{group_id}.failed"
 
 
 def retry_topic(group_id: str, delay: str) -> str:
-    """Topic in which a group's records wait for one delay, given in canonical form."""
+    """Name of the topic in which a group's records wait for this delay, which is given in canonical form."""
     return f"{RESERVED_PREFIX}{group_id}.retry.{delay}"
 
 
 def redrive_topic(group_id: str) -> str:
-    """Topic of a group's redriven records; its retry workers read it without delay."""
+    """Name of the topic of a group's redriven records, which retry workers read without delay."""
     return f"{RESERVED_PREFIX}{group_id}.redrive"
 
 
 def retry_group(group_id: str) -> str:
-    """Kafka group of a fleet's retry workers: separate, so that waiting never rebalances the main group."""
+    """Id of the Kafka group of retry workers, separate so that they never cause rebalances of the main group."""
     return f"{group_id}.retry"
 
 
 def redrive_group(group_id: str, uid: str) -> str:
-    """Kafka group that stores the progress of one Redrive. It has offsets and no members."""
+    """Id of the Kafka group that stores the progress of one Redrive. The group has offsets but no members."""
     return f"{group_id}.redrive.{uid[:UID_CHARACTERS_MAX]}"
 
 
 def parse_delay(text: str) -> int:
-    """Seconds of a delay such as `90s`, `5m`, `1h` or `7d`. Raises ValueError with a message for its author."""
+    """Return the seconds of a delay such as `90s` or `7d`. Raises ValueError with a message for the delay's author."""
     match = DELAY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no delay; write a whole number and one of s, m, h, d, such as 30s or 5m")
+        raise ValueError(f"{text!r} is not a delay; write a whole number and one of s, m, h, d, such as 30s or 5m")
     seconds = int(match[1]) * UNIT_SECONDS[match[2]]
     if seconds > DELAY_SECONDS_MAX:
         raise ValueError(f"{text!r} is too long; the longest delay is {canonical_delay(DELAY_SECONDS_MAX)}")
@@ -75,10 +76,8 @@ def parse_delay(text: str) -> int:
 
 
 def canonical_delay(seconds: int) -> str:
-    """A delay in the largest unit that divides it, as topics are named: 60s and 1m share one topic.
-
-    Raises ValueError outside of 1 second to 7 days.
-    """
+    """Return a delay in the largest unit that divides it, so that 60s and 1m share a topic. Raises ValueError unless
+    `seconds` is from 1 s to 7 days."""
     if not 1 <= seconds <= DELAY_SECONDS_MAX:
         raise ValueError(f"a delay of {seconds} s is out of range; it must be from 1 s to {DELAY_SECONDS_MAX} s")
     unit, size = next((unit, size) for unit, size in reversed(UNIT_SECONDS.items()) if seconds % size == 0)
@@ -86,7 +85,6 @@ def canonical_delay(seconds: int) -> str:
 
 
 def is_canonical_delay(text: str) -> bool:
-    """True for a delay in the form that topics use."""
     try:
         return canonical_delay(parse_delay(text)) == text
     except ValueError:
@@ -94,29 +92,28 @@ def is_canonical_delay(text: str) -> bool:
 
 
 def is_managed_topic(topic: str) -> bool:
-    """True for a topic that Consumer Fleet creates for a group."""
     return topic.startswith(RESERVED_PREFIX)
 
 
 @runtime_checkable
 class TopicPattern(Protocol):
-    """A compiled regular expression for names of topics: `re.Pattern[str]`, or `patterns.Pattern` with RE2 behind."""
+    """A compiled regular expression for topic names: `re.Pattern[str]`, or `patterns.Pattern` for RE2."""
 
     def fullmatch(self, text: str, /) -> object | None:
-        """A true value if the whole of a name matches, else None."""
+        """A true value if the whole name matches, else None."""
 
 
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
-    """True if a subscription by pattern includes a topic: the whole name matches, as with Java's `matches()`.
+    """Return True if a pattern subscription includes a topic. The whole name must match, as in Java's `matches()`.
 
-    The brokers' own topics (`__consumer_offsets`) and managed ones never match: `.*` must not feed a group its own
-    failures.
+    Internal topics (`__consumer_offsets`) and managed topics never match, so that a group with the pattern `.*` does
+    not read its own failed records.
     """
     return not topic.startswith(("__", RESERVED_PREFIX)) and pattern.fullmatch(topic) is not None
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
-    """Prefix of every `group.instance.id` of one ConsumerGroup object, and of no other object."""
+    """Prefix of every `group.instance.id` of one ConsumerGroup object and of no other."""
     return f"{namespace}.{name}.{uid[:UID_CHARACTERS_MAX]}-"
 
 
@@ -126,7 +123,7 @@ def instance_id(namespace: str, name: str, uid: str, ordinal: int) -> str:
 
 
 def instance_ordinal(prefix: str, instance: str) -> int | None:
-    """Ordinal of an instance id that begins with `prefix`; None for any other id."""
+    """StatefulSet ordinal in an instance id that begins with `prefix`; None for any other id."""
     tail = instance.removeprefix(prefix)
     return int(tail) if tail != instance and tail.isascii() and tail.isdigit() else None
 
@@ -141,10 +138,8 @@ def java_string_hash(text: str) -> int:
 
 
 def coordinator_partition(group_id: str, partitions: int) -> int:
-    """Partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`).
-
-    Java's `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31.
-    """
+    """Partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`). Java's
+    `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31."""
     if partitions < 1:
         raise ValueError(f"__consumer_offsets must have at least one partition, got {partitions}")
     hashed = java_string_hash(group_id)
@@ -152,41 +147,40 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
 
 
 def main_workers(name: str) -> str:
-    """StatefulSet, headless Service and PodDisruptionBudget of the main workers.
+    """Name of the StatefulSet, headless Service and PodDisruptionBudget of the main workers.
 
-    As all children of a ConsumerGroup it has `fleet` behind the name: an application `orders` often has objects of that
-    very name, and so may a group that is called like a part of another one.
+    The name of every child of a ConsumerGroup has `-fleet` after the group's name, because an application `orders`
+    often has objects named `orders`, and another group's name may look like the name of a child.
     """
     return f"{name}-fleet"
 
 
 def retry_workers(name: str) -> str:
-    """StatefulSet, headless Service and PodDisruptionBudget of the retry workers."""
+    """Name of the StatefulSet, headless Service and PodDisruptionBudget of the retry workers."""
     return f"{main_workers(name)}-retry"
 
 
 def revision_config(name: str, revision: str) -> str:
-    """Immutable ConfigMap of one revision's settings and pod template."""
+    """Name of the immutable ConfigMap with a revision's settings and pod template."""
     return f"{main_workers(name)}-{revision}"
 
 
 def revision_handler(name: str, revision: str) -> str:
-    """Immutable ConfigMap of one revision's copy of the handler's source."""
+    """Name of the immutable ConfigMap with a revision's copy of the handler's source."""
     return f"{main_workers(name)}-{revision}-handler"
 
 
 def preflight_pod(name: str, revision: str) -> str:
-    """Pod that checks a revision once before the fleet changes to it."""
     return f"{main_workers(name)}-check-{revision}"
 
 
 def retry_config(name: str) -> str:
-    """ConfigMap of the policy revisions that a group's workers follow; they read it again when it changes."""
+    """Name of the ConfigMap with the policy revisions of a group's workers, which reload it when it changes."""
     return f"{main_workers(name)}-retry"
 
 
 def skip_config(name: str) -> str:
-    """ConfigMap of the records that a group's workers pass by; they read it again when it changes."""
+    """Name of the ConfigMap with the records to skip; a group's workers reload it when it changes."""
     return f"{main_workers(name)}-offsets"
 
 
@@ -195,35 +189,35 @@ def redrive_job(name: str) -> str:
 
 
 def backfill_application(name: str, attempt: int) -> str:
-    """SparkApplication of one attempt of a Backfill."""
+    """Name of the SparkApplication of one attempt of a Backfill."""
     return f"{name}-{attempt}"
 
 
 def backfill_settings(name: str) -> str:
-    """ConfigMap of a Backfill's settings."""
+    """Name of the ConfigMap with a Backfill's settings."""
     return f"{name}-backfill"
 
 
 def backfill_handler(name: str) -> str:
-    """ConfigMap of the handler's source as it was when the Backfill began."""
+    """Name of the ConfigMap with the handler's source, copied when the Backfill started."""
     return f"{name}-backfill-handler"
 
 
 def backfill_candidate(name: str) -> str:
-    """ConfigMap of the second handler's source of a comparison, as it was when the Backfill began."""
+    """Name of the ConfigMap with the source of a comparison's second handler, copied when the Backfill started."""
     return f"{name}-backfill-candidate"
 
 
 def backfill_ledger(name: str) -> str:
-    """ConfigMap in which the driver notes how far it is."""
+    """Name of the ConfigMap in which the driver records its progress."""
     return f"{name}-ledger"
 
 
 def backfill_control(name: str) -> str:
-    """ConfigMap by which the operator tells a running driver what has changed."""
+    """Name of the ConfigMap with the operator's instructions to a running driver."""
     return f"{name}-control"
 
 
 def backfill_driver(name: str) -> str:
-    """ServiceAccount of a Backfill's driver, its Role and its RoleBindings."""
+    """Name of the ServiceAccount, Role and RoleBindings of a Backfill's driver."""
     return f"{name}-driver"

@@ -1,67 +1,67 @@
 """Users' regular expressions, matched in linear time by RE2.
 
-A short expression and a short text can block Python's own matcher for ever. Expressions come from every tenant and
-texts (topic names, error messages, keys) from anybody; both are matched in workers' loops and in the operator, which
-serves all tenants. RE2 needs time proportional to the text's length and the program's size, which is bounded here.
-"""
+A short expression and a short string can block Python's own matcher indefinitely. Expressions come from every tenant,
+and strings (topic names, error messages, keys) from anybody. Workers match them, and so does the operator, which serves
+all tenants. RE2 needs time proportional to the length of the string and to the size of the compiled expression; both
+are limited here.
 
-from __future__ import annotations
+Decision: docs/decisions/0027-linear-time-patterns.md.
+"""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 PROGRAM_BYTES_MAX: Final = 64 * 1024
-"""Memory of one compiled expression, which bounds the work: 9 ms for the worst expression found and a name of 249
-characters, on a machine that takes 1.2 s for 20 million additions in a Python function; usually microseconds."""
+"""Maximum memory of a compiled expression, which also limits a match's time. On a name of 249 characters the worst
+expression found takes 9 ms (where 20 million additions in Python take 1.2 s); usual ones take microseconds."""
 
 SEARCHED_CHARACTERS_MAX: Final = 256
-"""Characters of a text that are searched; topic names are always shorter."""
+"""Maximum number of characters of a string that are searched; topic names are always shorter."""
 
 
 class PatternRefused(ValueError):
-    """The expression cannot be used; the message is for its author."""
+    """An unusable expression; the message is for the author of the expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled expression; equal to any other of the same text."""
+    """A compiled expression, which is equal to any other pattern with the same `text`."""
 
     text: str
     compiled: Any = field(compare=False, repr=False)
 
     def fullmatch(self, text: str) -> object | None:
-        """A true value if the whole text matches, else None."""
         found: object | None = self.compiled.fullmatch(_encoded(text))
         return found
 
     def found_in(self, text: str) -> bool:
-        """True if the expression matches anywhere in the first SEARCHED_CHARACTERS_MAX characters of a text."""
+        """True if the expression matches anywhere in the first SEARCHED_CHARACTERS_MAX characters of a string."""
         return self.compiled.search(_encoded(text[:SEARCHED_CHARACTERS_MAX])) is not None
 
 
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Pattern:
     """Compile an expression in RE2's syntax. Raises PatternRefused if it is invalid or too large."""
-    # Not at the top: the library alone imports this module and is installed without RE2.
+    # Imported here, because users of the library import this module too, and may have no RE2.
     import re2
 
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES_MAX
-    # RE2 would also write refused expressions to standard error.
+    # Otherwise RE2 also writes refused expressions to standard error.
     options.log_errors = False
     try:
         return Pattern(text, re2.compile(text, options))
     except UnicodeEncodeError as error:
-        raise PatternRefused(f"{text!r} is no regular expression: {error}") from error
+        raise PatternRefused(f"{text!r} is not a regular expression: {error}") from error
     except re2.error as error:
         reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
         raise PatternRefused(
-            f"{text!r} is no regular expression that can be used: {reason}; the syntax is RE2's, without look-around "
-            "and references to groups, and a large bounded repetition may be too large"
+            f"{text!r} is not a usable regular expression: {reason}; the syntax is RE2's, without look-around "
+            "and backreferences, and a large bounded repetition may be too large"
         ) from error
 
 
 def _encoded(text: str) -> bytes:
-    # Python's decoding of foreign bytes may leave half of a surrogate pair.
+    # A string that Python has decoded from arbitrary bytes may contain half of a surrogate pair.
     return text.encode("utf-8", "replace")

@@ -1,6 +1,4 @@
-"""A worker's pod as operator and worker agree on it: mounted files, exit codes, HTTP pages. Pure."""
-
-from __future__ import annotations
+"""Facts about a worker's pod on which operator and worker agree: mounted files, exit codes, HTTP pages. Pure."""
 
 from typing import Final
 
@@ -10,33 +8,32 @@ BACKFILL_FILE: Final = "backfill.json"
 POLICIES_FILE: Final = "policies.json"
 SKIP_FILE: Final = "skip.json"
 JOIN_FILE: Final = "join.json"
-"""Beside the skip file, in the same ConfigMap."""
+"""Name of the file that announces a scaling step (see `joins.py`). It is in the same ConfigMap as the skip file."""
 
 CONFIG_DIRECTORY: Final = "/etc/consumer-fleet"
 WORKER_CONFIG: Final = f"{CONFIG_DIRECTORY}/{WORKER_FILE}"
 REDRIVE_CONFIG: Final = f"{CONFIG_DIRECTORY}/{REDRIVE_FILE}"
 BACKFILL_CONFIG: Final = f"{CONFIG_DIRECTORY}/{BACKFILL_FILE}"
 CANDIDATE_DIRECTORY: Final = f"{CONFIG_DIRECTORY}/candidate"
-"""Source of the second handler of a comparison."""
+"""Mounted folder with the source of a comparison's second handler."""
 SINK_DIRECTORY: Final = "/var/lib/consumer-fleet/sink"
-"""Mount of the volume that a Backfill writes Parquet to."""
+"""Mount of the volume to which a Backfill writes Parquet."""
 
 EXIT_OK: Final = 0
 EXIT_SETTINGS: Final = 20
-"""Settings or handler must be changed: the same revision or run fails every time."""
+"""Exit code if the settings or the handler must be changed, because the same revision or run would always fail."""
 EXIT_SURROUNDINGS: Final = 21
-"""Brokers, credentials, topics or rights, or a stop: the same revision or run may succeed later."""
+"""Exit code after errors of brokers, credentials, topics or permissions, or a stop: a later try may succeed."""
 EXIT_SUPERSEDED: Final = 22
-"""A newer attempt of the same Backfill owns its ledger; this one has written nothing more."""
+"""Exit code if a newer attempt of the same Backfill owns the ledger; this attempt has written nothing since then."""
 EXIT_INTERRUPTED: Final = 130
-"""Ctrl-C, in a shell's convention for SIGINT."""
+"""Exit code after Ctrl-C, by the shell's convention for SIGINT."""
 
 POD_NAME: Final = "POD_NAME"
-"""Environment variable of the pod's name."""
 
 POD_UID: Final = "FLEET_POD_UID"
-"""Environment variable of the pod's uid. `/member` asks for it as a bearer token, which whoever may read pods of the
-namespace knows. Without the variable the page is open, as in local runs."""
+"""Environment variable with the pod's uid, which the page `/member` requires as a bearer token. Everybody who may read
+the namespace's pods knows the uid. If the variable is not set, as in local runs, the page needs no token."""
 
 HEALTH_PAGE: Final = "/healthz"
 READY_PAGE: Final = "/readyz"

@@ -1,10 +1,9 @@
 """policies.json: the revisions of one RetryPolicy that a group's workers follow.
 
-A waiting record follows the revision that it names, so several are in force at once. A file is used whole or not at
-all: a worker that cannot read the newest keeps the one it has. Pure; `failure` and `routing` decide about records.
+A waiting record follows the revision that its headers name, so several revisions are in force at once. A file is used
+as a whole or not at all: a worker that cannot read the newest file keeps the previous one. Pure. The modules
+`retry/failure.py` and `retry/routing.py` apply the policies to records.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,23 +19,22 @@ from fleet_consumer.contract.pod import POLICIES_FILE
 from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 VERSION: Final = 1
-"""Version of the file format."""
 
 ATTEMPTS_MAX: Final = 100
-"""Delays in a sequence: enough for a day of quarter hours; a longer one is a mistake that costs a topic's space."""
+"""Maximum length of a sequence: a retry every quarter of an hour for a day. More is a mistake that fills topics."""
 DELAYS_MAX: Final = 16
-"""Distinct delays in a policy: each needs a topic in every group."""
+"""Maximum number of distinct delays in a policy, because each delay needs a topic in every group."""
 RULES_MAX: Final = 50
-"""Rules in a policy: the CRD's limit of `classify`."""
+"""Maximum number of rules in a policy, the same as the CRD's limit for `classify`."""
 
 REVISION: Final = rf"[0-9a-f]{{{HASH_CHARACTERS}}}"
-"""A revision's name: `naming.content_hash` of its content."""
+"""Pattern of a revision's name, which is `naming.content_hash` of the revision's content."""
 
 HTTP_STATUS: Final = r"[1-5]([0-9]{2}|xx)"
 
 
 class PolicyInvalid(Exception):
-    """The policies cannot be used; the message names the field, what is there and what to change."""
+    """Unusable policies; the message names the invalid field, its value and what to change."""
 
     reason = "PolicyInvalid"
 
@@ -46,23 +44,19 @@ class TooManyDelays(SettingsInvalid):
 
 
 class Then(StrEnum):
-    """Decision of a rule."""
-
     RETRY = "Retry"
     FAIL = "Fail"
     DROP = "Drop"
 
 
 class HeaderProfile(StrEnum):
-    """Headers of a failed record besides the `kr-` family."""
+    """Determines the headers that a failed record gets in addition to the `kr-` headers."""
 
     NATIVE = "Native"
     SPRING = "Spring"
 
 
 class BudgetAction(StrEnum):
-    """Reaction of workers while more fails than the budget allows."""
-
     PAUSE = "Pause"
     FAIL = "Fail"
     NONE = "None"
@@ -70,7 +64,7 @@ class BudgetAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of `classify`: exactly one of the three conditions is set. `name` is its name in headers."""
+    """A rule of `classify` with exactly one of the three conditions. `name` is the rule's name in headers."""
 
     then: Then
     exception: str | None = None
@@ -89,8 +83,11 @@ class Rule:
 
 @fields.settings
 class Budget:
-    """Failure budget: beyond `max_failure_percent` of at least `min_records` records within `window_s` seconds
-    workers take `action`, and try to end it after `cooldown_s` seconds. Bounds and defaults are those of the CRD."""
+    """Failure budget. Bounds and defaults are those of the CRD.
+
+    If more than `max_failure_percent` of the records within the window fail, and there are at least `min_records` of
+    them, workers take `action`. After the cooldown they try to end the action.
+    """
 
     max_failure_percent: int = fields.integer(1, 100, default=50)
     window_s: int = fields.integer(1, 3600, name="windowSeconds", default=60)
@@ -100,12 +97,12 @@ class Budget:
 
 
 DEFAULT_BUDGET: Final = Budget()
-"""The budget of main workers where a policy has none."""
+"""The main workers' budget if their policy has none."""
 
 
 def _sequence(section: Section, name: str) -> tuple[int, ...]:
-    texts, path = section.texts(name, least=1), section.at(name)
-    sequence = tuple(parse_seconds(text, f"{path}[{index}]") for index, text in enumerate(texts))
+    strings, path = section.strings(name, least=1), section.at(name)
+    sequence = tuple(parse_seconds(text, f"{path}[{index}]") for index, text in enumerate(strings))
     check_sequence(sequence, path)
     return sequence
 
@@ -116,8 +113,8 @@ def _rules(section: Section, name: str) -> tuple[Rule, ...]:
 
 @fields.settings
 class Policy:
-    """One revision. `sequence` holds the delays before each further attempt, in seconds; `max_total_s` counts from the
-    first failure, None is unlimited. The file has the content under its revision, and the name once for all."""
+    """One revision of a policy. `sequence` has the delay in seconds before each retry. `max_total_s` counts from a
+    record's first failure (None: no limit). `name` and `revision` are not part of a revision's content in the file."""
 
     name: str
     revision: str
@@ -130,14 +127,14 @@ class Policy:
 
     @property
     def label(self) -> str:
-        """Value of the header `kr-policy`."""
+        """The value of the header `kr-policy`."""
         return f"{self.name}@{self.revision}"
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """A parsed policies.json. `delays` (canonical texts) name the topics that retry workers consume besides the redrive
-    topic. `partitions` is the partition count of the managed topics, `max_message_bytes` their size limit."""
+    """A parsed policies.json. `delays` (canonical) name the topics that retry workers consume in addition to the
+    redrive topic. `partitions` is the partition count of the managed topics, `max_message_bytes` their size limit."""
 
     name: str
     current: str
@@ -150,10 +147,11 @@ class Policies:
     def newest(self) -> Policy:
         return self.revisions[self.current]
 
-    def of(self, revision: str | None) -> tuple[Policy, bool]:
-        """The revision that a record names, and whether it is known; an unknown one is replaced by the newest.
+    def find_revision(self, revision: str | None) -> tuple[Policy, bool]:
+        """Return the revision that a record follows, and True if this revision is known.
 
-        None (the record names no revision) is the newest and counts as known: it is no error.
+        If it is unknown, the newest revision is returned instead, with False. A `revision` of None means that the
+        record's headers have none; the newest revision then counts as known.
         """
         if revision is None:
             return self.newest, True
@@ -170,7 +168,7 @@ def render_policies(
     partitions: int,
     max_message_bytes: int,
 ) -> dict[str, Any]:
-    """The JSON object of a policies.json; `revisions` maps hashes to contents, `delays` are canonical texts."""
+    """Return the JSON object of a policies.json. `revisions` maps hashes to contents, `delays` are canonical."""
     return {
         "version": VERSION,
         "policy": name,
@@ -183,7 +181,7 @@ def render_policies(
 
 
 def parse_policies(document: Any) -> Policies:
-    """Policies of a parsed policies.json. Raises PolicyInvalid for the first bad field found."""
+    """Parse the content of a policies.json. Raises PolicyInvalid for the first invalid field."""
     try:
         return _policies(Section(document, POLICIES_FILE))
     except SettingsInvalid as error:
@@ -196,14 +194,14 @@ def _policies(section: Section) -> Policies:
     current = section.text("current", pattern=REVISION)
     revisions = {policy.revision: policy for policy in _revisions(name, section)}
     if current not in revisions:
-        raise SettingsInvalid(section.at("current"), f"is {current!r}, which is none of the revisions")
-    delays = section.texts("delays", least=1)
+        raise SettingsInvalid(section.at("current"), f"is {current!r}, which is not one of the revisions")
+    delays = section.strings("delays", least=1)
     for index, delay in enumerate(delays):
         path = section.at(f"delays[{index}]")
         canonical = canonical_delay(parse_seconds(delay, path))
         if canonical != delay:
-            raise SettingsInvalid(path, f"is {delay!r}; its topic is that of {canonical!r}")
-    # Of every revision: a record that follows an older one must not wait where nobody reads.
+            raise SettingsInvalid(path, f"is {delay!r}; write the canonical form {canonical!r}")
+    # The delays of older revisions count too, because their records must not wait in a topic that nobody reads.
     used = {canonical_delay(seconds) for each in revisions.values() for seconds in each.sequence}
     unread = sorted(used - set(delays))
     if unread:
@@ -214,19 +212,19 @@ def _policies(section: Section) -> Policies:
 
 
 def _revisions(name: str, section: Section) -> Iterator[Policy]:
-    found = section.take("revisions")
+    found = section.pop("revisions")
     path = section.at("revisions")
     if not isinstance(found, dict) or not found:
         raise SettingsInvalid(path, "must map revisions to their contents")
     for revision in sorted(found):
         if re.fullmatch(REVISION, revision) is None:
-            raise SettingsInvalid(path, f"has the key {revision!r}, which is no revision")
+            raise SettingsInvalid(path, f"has the key {revision!r}, which is not a revision")
         parse = partial(fields.parse, Policy, name=name, revision=revision)
         yield whole(found[revision], f"{path}.{revision}", parse)
 
 
 def parse_seconds(delay: str, path: str) -> int:
-    """Seconds of a delay. Raises SettingsInvalid."""
+    """Return the seconds of a delay. Raises SettingsInvalid, which names `path`."""
     try:
         return parse_delay(delay)
     except ValueError as error:
@@ -244,8 +242,8 @@ def check_sequence(seconds: Sequence[int], path: str) -> None:
 
 
 def list_rules(section: Section) -> list[tuple[object, str]]:
-    """The entries of `classify`, unread, each with its path. Raises SettingsInvalid."""
-    found, path = section.take("classify"), section.at("classify")
+    """Return the unparsed entries of `classify`, each with its path. Raises SettingsInvalid."""
+    found, path = section.pop("classify"), section.at("classify")
     if not isinstance(found, list) or len(found) > RULES_MAX:
         raise SettingsInvalid(path, f"must be a list of at most {RULES_MAX} rules")
     return [(each, f"{path}[{index}]") for index, each in enumerate(found)]
@@ -253,7 +251,7 @@ def list_rules(section: Section) -> list[tuple[object, str]]:
 
 def _rule(section: Section) -> Rule:
     then = Then(section.choice("then", *Then))
-    return section.read("when", lambda when: _rule_when(when, then))
+    return section.nested("when", lambda when: _rule_when(when, then))
 
 
 def _rule_when(when: Section, then: Then) -> Rule:

@@ -1,11 +1,9 @@
-"""Expansion of a RetryPolicy's spec into the content that workers follow.
+"""Expansion of a RetryPolicy's spec into the content that workers follow. Pure.
 
-Operator and local run expand with this module, so one spec has one content and one hash. Bounds and defaults are the
-CRD's (a test compares them): the API server applies them in a cluster, nobody does before a local run. Only this code
-checks the number of distinct delays, the values of a generated series, and regular expressions. Pure.
+The operator and local runs both use this module, so a spec always has the same content and hash. Bounds and defaults
+repeat those of the CRD (a test compares them), because only in a cluster does an API server apply them. The number of
+distinct delays, the values of a generated series, and regular expressions are checked only here.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
@@ -42,21 +40,21 @@ INT32_MAX: Final = 2**31 - 1
 
 
 def expand_policy(spec: object, path: str) -> dict[str, Any]:
-    """Content of a spec in the form of its manifest; `path` is the spec's name in errors.
+    """Expand a manifest's spec to a policy's content; `path` names the spec in errors.
 
-    Raises SettingsInvalid for the first bad field found: TooManyDelays and PatternInvalid for what the CRD cannot
-    check.
+    Raises SettingsInvalid for the first invalid field. For fields that the CRD cannot check, this is TooManyDelays or
+    PatternInvalid.
     """
     given = manifest_section(spec, path, **DEFAULTS)
     if given.only("sequence", "generate") == "sequence":
-        sequence = _delays(given.take("sequence"), given.at("sequence"))
+        sequence = _delays(given.pop("sequence"), given.at("sequence"))
     else:
-        sequence = list(_series(manifest_section(given.take("generate"), given.at("generate"), **GENERATE_DEFAULTS)))
+        sequence = list(_series(manifest_section(given.pop("generate"), given.at("generate"), **GENERATE_DEFAULTS)))
     return _content(given, sequence)
 
 
 def expand_delays(delays: list[str], path: str) -> dict[str, Any]:
-    """Content of a policy that names only its delays. Raises SettingsInvalid."""
+    """Return the content of a policy that has only delays. Raises SettingsInvalid."""
     return _content(manifest_section({}, path, **DEFAULTS), _delays(delays, path))
 
 
@@ -67,7 +65,7 @@ def _delays(found: object, path: str) -> list[int]:
 
 
 def _series(generate: Section) -> Iterator[int]:
-    """Growing delays in whole seconds: integer arithmetic gives the same values everywhere."""
+    """Yield growing delays in whole seconds. Integer arithmetic gives the same values on every machine."""
     delay = parse_seconds(generate.text("initial"), generate.at("initial"))
     longest = parse_seconds(generate.text("max"), generate.at("max"))
     factor = generate.integer("factorPercent", 100, 10_000)
@@ -80,7 +78,7 @@ def _series(generate: Section) -> Iterator[int]:
 
 
 def _content(given: Section, sequence: list[int]) -> dict[str, Any]:
-    """Content of a spec whose delays were taken before."""
+    """Return a policy's content from its sequence and the other fields of its spec (the delays are already taken)."""
     check_sequence(sequence, given.path)
     content = {
         "sequence": [canonical_delay(seconds) for seconds in sequence],
@@ -89,14 +87,14 @@ def _content(given: Section, sequence: list[int]) -> dict[str, Any]:
         "maxTotalSeconds": given.optional_integer("maxTotalSeconds", 1, INT32_MAX)
         or max(DAY_SECONDS, 2 * sum(sequence)),
         "headerProfile": given.choice("headerProfile", *HeaderProfile),
-        "budget": _budget(given.take("budget"), given.at("budget")),
+        "budget": _budget(given.pop("budget"), given.at("budget")),
     }
     given.end()
     return content
 
 
 def _rule(section: Section) -> dict[str, Any]:
-    when = manifest_section(section.take("when"), section.at("when"))
+    when = manifest_section(section.pop("when"), section.at("when"))
     then = section.choice("then", *Then)
     section.end()
     condition = when.only("exception", "httpStatus", "messageRegex")
@@ -107,7 +105,7 @@ def _rule(section: Section) -> dict[str, Any]:
             raise SettingsInvalid(path, f"is {text!r}; it must name a Python class, such as ValueError")
     elif condition == "httpStatus":
         if re.fullmatch(HTTP_STATUS, text) is None:
-            raise SettingsInvalid(path, f'is {text!r}; it must be a status such as "429", or a hundred such as "4xx"')
+            raise SettingsInvalid(path, f'is {text!r}; it must be a status such as "429", or a class such as "4xx"')
     elif len(text) > REGEX_CHARACTERS_MAX:
         raise SettingsInvalid(path, f"has {len(text)} characters; at most {REGEX_CHARACTERS_MAX} are allowed")
     else:

@@ -1,6 +1,4 @@
-"""redrive.json: the settings of one redrive run, read strictly."""
-
-from __future__ import annotations
+"""redrive.json: the settings of one redrive run, parsed strictly."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +13,6 @@ from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 from fleet_consumer.contract.worker_config import producer_properties
 
 VERSION: Final = 1
-"""Version of the file format."""
 COUNTS: Final = {
     "selected": "selected",
     "moved": "moved",
@@ -23,13 +20,13 @@ COUNTS: Final = {
     "movedBefore": "moved_before",
     "failedAgain": "failed_again",
 }
-"""Counts of a run: names in commit metadata, in the run's last line and in the status, with their fields."""
+"""Maps names of counts (in commit metadata, the last line of output, and status) to fields of `RedriveProgress`."""
 
 
 def _places(section: Section, name: str) -> Mapping[int, frozenset[int]]:
-    named = section.take(name)
+    named = section.pop(name)
     if not isinstance(named, list) or not named:
-        raise SettingsInvalid(section.at(name), "must be a list of records by partition and offset")
+        raise SettingsInvalid(section.at(name), "must be a list of records, each with `partition` and `offset`")
     places: dict[int, set[int]] = {}
     for place, each in enumerate(named):
         one = Section(each, section.at(f"{name}[{place}]"))
@@ -40,15 +37,17 @@ def _places(section: Section, name: str) -> Mapping[int, frozenset[int]]:
 
 @fields.settings
 class Filter:
-    """Selection of failed records; empty and None select all.
+    """Selects failed records. A condition that is empty or None selects all records.
 
-    `error_classes` name a class in full, or by what follows the last dot. `error` is searched in "class: message",
-    `key` in the key as UTF-8; a record without a key matches no `key`.
-    `from_ms` (inclusive) and `to_ms` (exclusive) bound the append time in the failed topic. `places` are offsets of
-    the failed topic by partition.
+    `error_classes` are full class names, or the part after the last dot. `error` may match anywhere in "class:
+    message", `key` anywhere in the record's key (decoded as UTF-8); a record without a key never matches a `key`.
+    `from_ms` (inclusive) and `to_ms` (exclusive) bound the append time in the failed topic. `places` maps partitions of
+    the failed topic to offsets; None selects all offsets.
     """
 
-    reasons: frozenset[str] = fields.read_by(lambda section, name: frozenset(section.texts(name)), default=frozenset())
+    reasons: frozenset[str] = fields.read_by(
+        lambda section, name: frozenset(section.strings(name)), default=frozenset()
+    )
     error_classes: tuple[str, ...] = ()
     error: Pattern | None = fields.pattern(name="errorRegex", null=True, default=None)
     key: Pattern | None = fields.pattern(name="keyRegex", null=True, default=None)
@@ -59,10 +58,10 @@ class Filter:
 
 @fields.settings
 class RedriveConfig:
-    """One run, identified by `id`. `partitions` is the redrive topic's count, `max_message_bytes` its size limit.
+    """One run, identified by `id`.
 
-    `records_per_second` and `max_records` None are unlimited. Records that were redriven `max_redrives` times before
-    are skipped.
+    `partitions` is the redrive topic's partition count, `max_message_bytes` its size limit. If `records_per_second` or
+    `max_records` is None, it is unlimited. Records that were already redriven `max_redrives` times are skipped.
     """
 
     id: str = fields.text(RUN_ID)
@@ -82,10 +81,10 @@ class RedriveConfig:
 
 
 def load_config(path: str) -> RedriveConfig:
-    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
+    """Parse a settings file. Raises SettingsInvalid if it is invalid or cannot be read."""
     return parse_config(load_json(path))
 
 
 def parse_config(document: Any) -> RedriveConfig:
-    """Settings of a parsed redrive.json. Raises SettingsInvalid for the first bad field found."""
+    """Parse the content of a redrive.json. Raises SettingsInvalid for the first invalid field."""
     return fields.parse_file(RedriveConfig, document, REDRIVE_FILE, VERSION)

@@ -1,6 +1,4 @@
-"""Strict reading of a JSON object: fields are taken by name and type, and none may remain."""
-
-from __future__ import annotations
+"""Strict parsing of a JSON object: fields are taken by name and type, and an object with other fields is refused."""
 
 import json
 import re
@@ -13,7 +11,7 @@ from fleet_consumer.contract.patterns import Pattern, PatternRefused, compile_pa
 
 
 class SettingsInvalid(Exception):
-    """A setting cannot be used. `field` is its path in the file, `problem` what is wrong with it."""
+    """An unusable setting. `field` is its path in the file, `problem` the reason."""
 
     reason = "SettingsInvalid"
 
@@ -24,7 +22,7 @@ class SettingsInvalid(Exception):
 
 
 class PatternInvalid(SettingsInvalid):
-    """A setting is no regular expression that RE2 takes."""
+    """A setting is not a regular expression that RE2 accepts."""
 
 
 _ABSENT: Final = object()
@@ -32,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Section:
-    """One JSON object being read: every field is taken once, and `end` refuses the fields that remain."""
+    """A JSON object: every field is taken once, and `end` refuses the fields that remain."""
 
     def __init__(self, value: object, path: str) -> None:
         self.path = path
@@ -43,15 +41,15 @@ class Section:
     def at(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
 
-    def take(self, name: str) -> Any:
-        """The field's value, which may be null. Raises SettingsInvalid if the field is absent."""
+    def pop(self, name: str) -> Any:
+        """Take and return the field's value, which may be null. Raises SettingsInvalid if the field is absent."""
         value = self._remaining.pop(name, _ABSENT)
         if value is _ABSENT:
             raise SettingsInvalid(self.at(name), "is missing")
         return value
 
     def has(self, name: str) -> bool:
-        """True if the field is present; for fields that an earlier version does not write."""
+        """Return True if the field is present. Meant for fields that earlier versions do not write."""
         return name in self._remaining
 
     def end(self) -> None:
@@ -60,18 +58,18 @@ class Section:
             raise SettingsInvalid(self.at(min(self._remaining)), "is not a setting that this version knows")
 
     def only(self, *names: str) -> str:
-        """The one field of `names` that is present. Raises SettingsInvalid if there is none or more than one."""
+        """Return the one field of `names` that is present. Raises SettingsInvalid if none or several are present."""
         found = [name for name in names if name in self._remaining]
         if len(found) != 1:
             raise SettingsInvalid(self.path, f"must have exactly one of {', '.join(names)}")
         return found[0]
 
-    def read(self, name: str, parse: Callable[[Section], _T]) -> _T:
-        """The field as an object, of which `parse` must take every field."""
-        return whole(self.take(name), self.at(name), parse)
+    def nested(self, name: str, parse: "Callable[[Section], _T]") -> _T:
+        """Take a field that is an object, and parse the object; `parse` must take all of its fields."""
+        return whole(self.pop(name), self.at(name), parse)
 
     def text(self, name: str, *, pattern: str | None = None) -> str:
-        value = self.take(name)
+        value = self.pop(name)
         if not isinstance(value, str) or not value:
             raise SettingsInvalid(self.at(name), f"must be a non-empty string, not {_json_kind(value)}")
         if pattern is not None and re.fullmatch(pattern, value) is None:
@@ -84,8 +82,8 @@ class Section:
     def pattern(self, name: str) -> Pattern:
         return parse_pattern(self.text(name), self.at(name))
 
-    def texts(self, name: str, *, least: int = 0) -> tuple[str, ...]:
-        value = self.take(name)
+    def strings(self, name: str, *, least: int = 0) -> tuple[str, ...]:
+        value = self.pop(name)
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise SettingsInvalid(self.at(name), "must be a list of non-empty strings")
         if len(value) < least:
@@ -93,7 +91,7 @@ class Section:
         return tuple(value)
 
     def integer(self, name: str, least: int, most: int | None = None) -> int:
-        value = self.take(name)
+        value = self.pop(name)
         if not isinstance(value, int) or isinstance(value, bool):
             raise SettingsInvalid(self.at(name), f"must be a whole number, not {_json_kind(value)}")
         if value < least or (most is not None and value > most):
@@ -102,25 +100,25 @@ class Section:
         return value
 
     def boolean(self, name: str) -> bool:
-        value = self.take(name)
+        value = self.pop(name)
         if not isinstance(value, bool):
             raise SettingsInvalid(self.at(name), f"must be true or false, not {_json_kind(value)}")
         return value
 
     def choice(self, name: str, *allowed: str) -> str:
-        value = self.take(name)
+        value = self.pop(name)
         if value not in allowed:
             raise SettingsInvalid(self.at(name), f"is {value!r}; allowed are {', '.join(allowed)}")
         return str(value)
 
     def properties(self, name: str) -> Mapping[str, str]:
-        value = self.take(name)
+        value = self.pop(name)
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise SettingsInvalid(self.at(name), "must map names of librdkafka settings to strings")
         return MappingProxyType(dict(value))
 
     def take_null(self, name: str) -> bool:
-        """Take the field if it is null; True if it was."""
+        """Take the field if its value is null. Returns True if so."""
         null = self._remaining.get(name, _ABSENT) is None
         if null:
             del self._remaining[name]
@@ -128,7 +126,7 @@ class Section:
 
 
 def whole(value: object, path: str, parse: Callable[[Section], _T]) -> _T:
-    """An object of which `parse` must take every field."""
+    """Parse an object; `parse` must take all fields of the object."""
     section = Section(value, path)
     parsed = parse(section)
     section.end()
@@ -136,11 +134,11 @@ def whole(value: object, path: str, parse: Callable[[Section], _T]) -> _T:
 
 
 def manifest_section(value: object, path: str, **defaults: object) -> Section:
-    """A section of a Kubernetes manifest: null counts as absent, as for the API server; absent fields are defaulted."""
+    """Return a manifest's section. As in the API server, a null field counts as absent and has its default."""
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):
-                raise SettingsInvalid(path, f"has the field {name!r}, whose name is no text: write it in quotes")
+                raise SettingsInvalid(path, f"has the field {name!r}, whose name is not a string: write it in quotes")
         value = {**defaults, **{name: each for name, each in value.items() if each is not None}}
     elif value is None:
         raise SettingsInvalid(path, "is missing")
@@ -148,7 +146,7 @@ def manifest_section(value: object, path: str, **defaults: object) -> Section:
 
 
 def load_json(path: str) -> Any:
-    """Content of a JSON file. Raises SettingsInvalid."""
+    """Load a JSON file. Raises SettingsInvalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,7 +158,7 @@ def load_json(path: str) -> Any:
 
 
 def parse_pattern(text: str, path: str) -> Pattern:
-    """A compiled regular expression. Raises PatternInvalid."""
+    """Compile a regular expression. Raises PatternInvalid."""
     try:
         return compile_pattern(text)
     except PatternRefused as refused:

@@ -1,9 +1,7 @@
-"""skip.json: the records that a group's workers pass by, as the operator publishes them for running workers.
+"""skip.json: the records that a group's workers skip, by the topic, partition and offset at which they are read.
 
-A record is named by the topic, partition and offset at which it is read.
+The list names the uid of its ConsumerGroup, so workers ignore the list of an earlier ConsumerGroup with the same name.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -11,41 +9,34 @@ from typing import Any, Final, NamedTuple
 from fleet_consumer.contract.section import Section, SettingsInvalid
 
 VERSION: Final = 1
-"""Version of the file format."""
 RECORDS_MAX: Final = 100
-"""Most records of one file; the CRD's bound."""
+"""Maximum number of records in a file, the same as in the CRD."""
 
 
 class Place(NamedTuple):
-    """The place at which a record is read."""
-
     topic: str
     partition: int
     offset: int
 
 
 class PassedBy(NamedTuple):
-    """The time at which a worker passed a place by (wall clock, seconds). `last_offset` is set where it was not one
-    record, but data that could not be read, up to this offset."""
+    """A worker's skip of a record, or of unreadable data up to `last_offset`, at `at` (wall clock, seconds)."""
 
     at: float
     last_offset: int | None = None
 
 
 class SkipsInvalid(Exception):
-    """The content of a skip.json cannot be used."""
-
     reason = "SkipFileInvalid"
 
 
 def render_skips(uid: str, places: Iterable[Place]) -> dict[str, Any]:
-    """The JSON object of a skip.json, in a fixed order; `uid` is that of the ConsumerGroup."""
+    """Return the JSON object of a skip.json, with the records in a fixed order; `uid` is the ConsumerGroup's."""
     return {"version": VERSION, "uid": uid, "records": [place._asdict() for place in sorted(places)]}
 
 
 def parse_skips(document: Any, uid: str) -> frozenset[Place]:
-    """The places of a parsed skip.json. Raises SkipsInvalid for the first bad field found, and for a list of another
-    ConsumerGroup: one of the same name may have left its list behind."""
+    """Return the places of a skip.json. Raises SkipsInvalid, also if the file has the uid of another ConsumerGroup."""
     try:
         return _places(Section(document, "skip.json"), uid)
     except SettingsInvalid as error:
@@ -55,8 +46,8 @@ def parse_skips(document: Any, uid: str) -> frozenset[Place]:
 def _places(section: Section, uid: str) -> frozenset[Place]:
     section.integer("version", VERSION, VERSION)
     if section.text("uid") != uid:
-        raise SettingsInvalid(section.at("uid"), f"is not {uid}: the list is of another ConsumerGroup")
-    found, path = section.take("records"), section.at("records")
+        raise SettingsInvalid(section.at("uid"), f"is not {uid}: the list belongs to another ConsumerGroup")
+    found, path = section.pop("records"), section.at("records")
     if not isinstance(found, list) or len(found) > RECORDS_MAX:
         raise SettingsInvalid(path, f"must be a list of at most {RECORDS_MAX} records")
     section.end()

@@ -1,10 +1,10 @@
 """worker.json: the settings of one revision of a fleet, as the operator renders them.
 
 Parsing is strict: a field that is missing, unknown or of the wrong type is an error that names its path, because a
-silently ignored setting shows in production only. Settings that this version cannot run are refused as well.
-"""
+silently ignored setting only shows in production. Settings that this version does not support are refused as well.
 
-from __future__ import annotations
+Decision: docs/decisions/0011-default-assignor.md (the default of `assignors`).
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,7 +16,6 @@ from fleet_consumer.contract.patterns import Pattern
 from fleet_consumer.contract.section import Section, SettingsInvalid, load_json
 
 VERSION: Final = 1
-"""Version of the file format."""
 FORMATS: Final = ("Bytes", "String", "Json")
 """Formats of `handler.decode`."""
 PAUSED_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -33,7 +32,7 @@ class PythonSource:
 
 @fields.settings
 class HttpEndpoint:
-    """Address of a handler on the worker's loopback interface; `batch`: a request carries several records."""
+    """Address of a handler on the worker's loopback interface. If `batch`, a request carries several records."""
 
     port: int = fields.integer(1, 65535)
     path: str = fields.text(r"/[^\s]*")
@@ -42,7 +41,7 @@ class HttpEndpoint:
 
 @fields.settings
 class Formats:
-    """Formats in which a handler gets keys and values."""
+    """Formats in which a handler receives keys and values."""
 
     key: str = fields.choice(*FORMATS)
     value: str = fields.choice(*FORMATS)
@@ -56,14 +55,14 @@ class HandlerConfig:
     http: HttpEndpoint | None = fields.nested(HttpEndpoint, null=True)
     decode: Formats = fields.nested(Formats)
     timeout_seconds: int = fields.integer(1)
-    outputs: tuple[str, ...] = fields.texts()
+    outputs: tuple[str, ...] = fields.strings()
     concurrency: int = fields.integer(1, 1024)
     error_text: bool = True
-    """Logs and headers may contain error texts. No part of worker.json: set by `settings.with_environment`."""
+    """True if logs and headers may have error messages. Not in worker.json; `settings.with_environment` sets it."""
 
     @property
     def title(self) -> str:
-        """Name of the handler for messages."""
+        """The handler's name in messages."""
         if self.python is not None:
             return self.python.callable
         assert self.http is not None
@@ -74,7 +73,7 @@ class HandlerConfig:
 class ConsumerConfig:
     """Settings of the group's consumers; durations in whole seconds."""
 
-    assignors: tuple[str, ...] = fields.texts(1)
+    assignors: tuple[str, ...] = fields.strings(1)
     session_timeout_seconds: int = fields.integer(1)
     heartbeat_interval_seconds: int = fields.integer(1)
     static_membership: bool = fields.boolean()
@@ -85,7 +84,7 @@ class ConsumerConfig:
     commit_interval_seconds: int = fields.integer(1)
     properties: Mapping[str, str] = fields.read_by(Section.properties)
     paused_bytes_max: int = PAUSED_BYTES_MAX
-    """Memory for fetched records of paused partitions. No part of worker.json: set by `settings.with_environment`."""
+    """Maximum bytes of fetched records of paused partitions; not in worker.json, set by `settings.with_environment`."""
 
 
 def _handler(section: Section) -> HandlerConfig:
@@ -97,59 +96,58 @@ def _handler(section: Section) -> HandlerConfig:
 
 def _consumer(section: Section) -> ConsumerConfig:
     if section.choice("protocol", "Classic", "Consumer") != "Classic":
-        raise SettingsInvalid(section.at("protocol"), "this version speaks the classic group protocol; use `Classic`")
+        raise SettingsInvalid(section.at("protocol"), "this version supports only the classic protocol; use `Classic`")
     consumer = fields.parse(ConsumerConfig, section)
     if consumer.heartbeat_interval_seconds >= consumer.session_timeout_seconds:
         raise SettingsInvalid(
-            section.at("heartbeatIntervalSeconds"), "must be below sessionTimeoutSeconds, best a third of it"
+            section.at("heartbeatIntervalSeconds"), "must be below sessionTimeoutSeconds; a third of it is best"
         )
     return consumer
 
 
 def producer_properties(producer: Section) -> Mapping[str, str]:
-    """The librdkafka properties of a file's `producer`."""
     return producer.properties("properties")
 
 
 @fields.settings
 class WorkerConfig:
-    """One revision's settings, the same for each of its workers; `topics` is empty if a pattern is given."""
+    """One revision's settings, the same for all of its workers; `topics` is empty if a pattern is given."""
 
     namespace: str = fields.text()
     name: str = fields.text()
     uid: str = fields.text()
     group_id: str = fields.text(r"[A-Za-z0-9._-]{1,200}")
     revision: str = fields.text()
-    topics: tuple[str, ...] = fields.texts()
+    topics: tuple[str, ...] = fields.strings()
     topic_pattern: Pattern | None = fields.pattern(null=True)
     brokers: Brokers = fields.nested(Brokers, name="connection")
     handler: HandlerConfig = fields.nested(_handler)
     consumer: ConsumerConfig = fields.nested(_consumer)
     producer_properties: Mapping[str, str] = fields.nested(producer_properties, name="producer", later={})
-    """Settings of librdkafka's producer by their own names. The operator leaves an empty `producer` out, as earlier
-    workers know no such field."""
+    """librdkafka's producer settings. The operator omits an empty `producer`, which earlier workers do not know."""
     failed_topic: str = fields.text()
     policy_file: str | None = fields.nested(lambda retry: retry.text("policyFile"), name="retry", null=True)
-    """Path of policies.json, which running workers follow as it changes. None: failed records go to the failed topic
-    at once."""
+    """Path of policies.json, reloaded when it changes. If None, failed records go straight to the failed topic."""
     skip_file: str | None = fields.text(null=True)
-    """Path of skip.json, which running workers follow as it changes; the file may be missing."""
+    """Path of skip.json, which workers reload when it changes; the file may be missing."""
     http_port: int = fields.integer(0, 65535)
     drain_seconds: int = fields.integer()
     log: LogConfig = fields.nested(LogConfig)
 
 
 def load_config(path: str) -> WorkerConfig:
-    """Settings of a file. Raises SettingsInvalid, also if it cannot be read."""
+    """Parse a settings file. Raises SettingsInvalid if it is invalid or cannot be read."""
     return parse_config(load_json(path))
 
 
 def parse_config(document: object) -> WorkerConfig:
-    """Settings of a parsed worker.json. Raises SettingsInvalid for the first bad field found."""
+    """Parse the content of a worker.json. Raises SettingsInvalid for the first invalid field."""
     root = Section(document, "")
     version = root.integer("version", 1)
     if version != VERSION:
-        raise SettingsInvalid("version", f"is {version}; this worker reads {VERSION} only: use the image it came with")
+        raise SettingsInvalid(
+            "version", f"is {version}; this worker reads only {VERSION}: use the worker image of the operator's version"
+        )
     config = fields.parse(WorkerConfig, root)
     if config.topic_pattern is None and not config.topics:
         raise SettingsInvalid("topics", "must have at least 1 entry")

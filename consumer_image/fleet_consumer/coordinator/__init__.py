@@ -1,1 +1,1 @@
-"""The shell around the group machine: a thread, sockets, a clock. Decisions of the protocol belong to the machine."""
+"""The I/O around the group machine: a thread, connections, a clock. The machine makes all protocol decisions."""

@@ -1,12 +1,10 @@
-"""The end of a batch that cannot be read, from its header and from what the partition's leader gives behind it.
+"""Lookup of the end of an unreadable batch, from its header and the data after it.
 
-What readers cannot get past is passed, and nothing that they could read. A broker finds a batch by its header, so one
-whose header is plausible ends where the header says. Where the broker itself fails, because the length of a batch is
-damaged, it is asked for later offsets: its index leads past the place. Nobody reports a length that is too large: to a
-broker the file ends there, and it answers neither bytes nor an error (`find_silent`).
+No readable record is skipped. Brokers find batches by their headers, so a batch with a plausible header ends where the
+header says. If the length in the header is damaged, the broker itself fails. Later offsets are then fetched, because
+the broker's index leads past the damage. The broker does not report a length that is too large: it treats the batch as
+the end of the file, and returns neither bytes nor an error (see `find_silent`).
 """
-
-from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
@@ -21,21 +19,22 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.topics import LATEST, FetchPartition, FetchRequest, FetchTopic
 
 HEAD = struct.Struct(">qiibIhi")
-"""Base offset, length behind it, leader epoch, magic, CRC, attributes, last offset delta."""
+"""Start of a batch: base offset, length of the rest, leader epoch, magic, CRC, attributes, last offset delta."""
 LENGTH_FROM = 12
+"""Number of bytes at the start of a batch that its length field does not count."""
 CRC_FROM = 21
-"""The place from which the checksum counts."""
+"""Number of bytes at the start of a batch that its checksum does not cover."""
 CONTROL = 0x20
-"""The attribute of a transaction's marker."""
+"""The attribute bit of transaction markers (control batches)."""
 BYTES_MAX = 64 * 1024
-"""The bytes of one answer, beyond its first batch."""
+"""Maximum bytes of one Fetch response; only its first batch may be larger."""
 BROKER_FAILS = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_FETCH_SIZE})
-"""Answers of a broker that cannot read its own log there."""
+"""Error codes with which a broker reports that it cannot read its own log."""
 
 
 class _Batch(NamedTuple):
-    """A batch by its header; `following` is the base offset of the one behind it, None when that did not come.
-    `marker`: it is the whole marker of a transaction."""
+    """A batch as described by its header; `end` is the offset after it. `following` is the base offset of the next
+    batch, or None if the response does not have it. `marker`: the batch is a complete transaction marker."""
 
     base: int
     end: int
@@ -44,8 +43,8 @@ class _Batch(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The answer of a leader at an offset: the first batch, None outside the log and where it fails (`failed`).
-    `log_end` is -1 where it does not tell it."""
+    """A leader's response to a Fetch at an offset. `batch` is the first batch; None if the offset is outside of the log
+    or the leader `failed` to read. `log_end` is -1 if the response does not have it."""
 
     batch: _Batch | None
     failed: bool
@@ -53,8 +52,8 @@ class Found(NamedTuple):
 
 
 def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
-    """Find the offset behind the batch that holds `offset`, or that follows markers of transactions there: readers pass
-    them without a word, and stand in front of them. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
+    """Find the offset after the unreadable batch at `offset`. Intact transaction markers at `offset` are passed over
+    first, because consumers skip markers. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
     found = yield from _fetch(part, offset)
     while found.batch is not None and found.batch.marker:
         offset = found.batch.end
@@ -69,17 +68,15 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
     ends = behind.failed or batch.end <= behind.log_end
     if not (ends and follows) or (batch.following or batch.end) < batch.end:
         raise errors.OffsetLookupFailed(
-            f"partition {part.name}: the batch at offset {offset} has a damaged header, so where it ends is not "
-            "known; set an offset behind it (with an OffsetReset, or seek)"
+            f"partition {part.name}: the batch at offset {offset} has a damaged header, so its end is unknown; "
+            "seek to an offset after the batch, or set one with an OffsetReset"
         )
     return batch.end
 
 
 def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[frozenset[TopicPartition]]:
-    """Find partitions whose leaders fail at these offsets, below their ends.
-
-    One is asked about at a time, and none behind one that can be read: that waits for its reader, as others may.
-    """
+    """Find partitions whose leaders cannot read these offsets, although the logs end later. Partitions are checked one
+    at a time, up to the first readable one. Its records only wait to be taken, and so may those of the others."""
     ends = yield from try_offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
     silent = set()
     for part, offset in places.items():
@@ -95,7 +92,7 @@ def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -
 
 
 def _search(part: TopicPartition, offset: int) -> Flow[int]:
-    """Find the first offset above one at which the leader fails that it can serve; the log's end without one."""
+    """Find the next readable offset, at most the log's end. Raises OffsetLookupFailed if `offset` is readable now."""
     ends = yield from try_offsets({part: LATEST}, read_committed=False)
     good = log_end = ends.found[part].offset if part in ends.found else -1
     bad, step = offset, 1
@@ -112,7 +109,7 @@ def _search(part: TopicPartition, offset: int) -> Flow[int]:
     again, behind = (yield from _fetch(part, offset)), (yield from _fetch(part, good))
     if log_end <= offset or not again.failed or (behind.batch is not None and behind.batch.base <= offset):
         raise errors.OffsetLookupFailed(
-            f"partition {part.name}: its leader failed at offset {offset} for a moment only; try again"
+            f"partition {part.name}: its leader was only briefly unable to read offset {offset}; try again"
         )
     return good
 
@@ -132,7 +129,7 @@ def _fetch(part: TopicPartition, offset: int) -> Flow[Found]:
         for each in (each for topic in response.responses for each in topic.partitions):
             end = each.high_watermark
             batch = _first(each.records or b"", offset)
-            # No bytes below the end of the log: to the broker its file ends within the batch.
+            # If the broker returns no bytes below the end of the log, its file ends within the batch.
             failed = each.error_code in BROKER_FAILS or (batch is None and offset < end)
             known = each.error_code in BROKER_FAILS or each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             code = ErrorCode.NONE if known else each.error_code
@@ -147,22 +144,22 @@ def _fetch(part: TopicPartition, offset: int) -> Flow[Found]:
 
 
 def _first(records: bytes, offset: int) -> _Batch | None:
-    """The first batch of an answer by its header, None without a whole header or with one that cannot be."""
+    """Return the first batch of a response by its header; None if the header is incomplete or impossible."""
     if len(records) < HEAD.size:
         return None
     base, length, _, magic, crc, attributes, delta = HEAD.unpack_from(records)
-    end = base + 1 + (delta if magic >= 2 else 0)  # a batch of the old formats is named by its last offset
+    end = base + 1 + (delta if magic >= 2 else 0)  # in the formats before magic 2, `base` is the last offset
     place = LENGTH_FROM + length
     if length <= 0 or end <= offset:
         return None
     following = struct.unpack_from(">q", records, place)[0] if place + 8 <= len(records) else None
-    # A damaged marker is the bad batch itself, and so is another batch that only looks like one.
+    # Only an intact marker is passed over. A damaged batch that looks like a marker may be the unreadable batch itself.
     marker = magic >= 2 and bool(attributes & CONTROL) and crc == _crc32c(records[CRC_FROM:place])
     return _Batch(base, end, following, marker)
 
 
 def _crc32c(data: bytes) -> int:
-    """The checksum of a batch (Castagnoli), bit by bit: markers have a few dozen bytes."""
+    """Compute the CRC-32C (Castagnoli) of a batch, bit by bit, which suffices for the few dozen bytes of a marker."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

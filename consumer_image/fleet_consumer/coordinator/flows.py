@@ -1,10 +1,8 @@
-"""Dialogues with brokers as generators, so that retries read from top to bottom.
+"""Sequences of requests to brokers, written as generators so that code with retries reads from top to bottom.
 
-A flow yields its next step (`AskAll`, `Pause`) and gets the answers back; `FlowRunner` drives any number of flows on
-the coordinator thread without blocking it. A flow's return value or exception ends its ticket.
+A flow yields a step (such as `AskAll` or `Pause`) and gets the responses as the value of the `yield`. `FlowRunner` runs
+any number of flows on the coordinator thread without blocking it. A flow's return value or exception ends its `Ticket`.
 """
-
-from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
@@ -24,7 +22,7 @@ class Where(Enum):
 
 
 class BrokerUnknown(NetError):
-    """A request for a broker whose address no Metadata response has named."""
+    """A request was to be sent to a broker that no Metadata response has listed."""
 
     reason = "BrokerUnknown"
     retriable = True
@@ -32,7 +30,7 @@ class BrokerUnknown(NetError):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request; `where` is a role or a node id."""
+    """One request. `where` is its target: any broker, the group's coordinator, or a node id."""
 
     where: Where | int
     request: Request[Any]
@@ -40,34 +38,33 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskAll:
-    """Send all at once; the flow gets the list of responses or NetErrors, in order."""
+    """Send all requests at once; the flow gets a list of responses or NetErrors, in the order of `asks`."""
 
     asks: tuple[Ask, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait; the flow gets an empty list."""
+    """Resume the flow after `seconds`; it gets an empty list."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class DoubtCoordinator:
-    """Report that the coordinator is lost; the flow goes on at once with an empty list."""
+class SuspectCoordinator:
+    """Report that a broker is no longer the coordinator; the flow continues at once with an empty list."""
 
 
-Step = AskAll | Pause | DoubtCoordinator
+Step = AskAll | Pause | SuspectCoordinator
 Flow = Generator[Step, list[Any], T]
 
 
 class Ticket(Generic[T]):
-    """Result of work that another thread does: wait for it, or check `done`."""
+    """The future result of work on another thread. Call `wait`, or check `done`."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
         self.cancelled = False
-        """The work is not wanted any more."""
         self.result: T | None = None
         self.error: Exception | None = None
 
@@ -80,11 +77,10 @@ class Ticket(Generic[T]):
         self.cancelled = True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end; False at the timeout."""
         return self._ended.wait(timeout_s)
 
     def end(self, result: T | None, error: Exception | None = None) -> None:
-        """Set the outcome; the first one counts."""
+        """Set the result or error; later calls change nothing."""
         if not self._ended.is_set():
             self.result, self.error = result, error
             self._ended.set()
@@ -104,27 +100,28 @@ class _Running:
 class FlowRunner:
     """Runs flows on the thread that calls it.
 
-    `send(ask, on_answer)` must send a request and call `on_answer` with response or NetError later, or return False
-    while its target is unknown. A role is tried again at the next `advance`, because the machine looks for the
-    coordinator. A node id is not looked up: its request is answered with BrokerUnknown, and the flow decides.
+    `send(ask, on_answer)` must send a request and later call `on_answer` with a response or NetError. It must return
+    False if the target's address is unknown. A request to the coordinator is then tried again at the next `advance`,
+    because the group machine looks up the coordinator in the meantime. A request to an unknown node id gets
+    BrokerUnknown, and the flow decides what to do.
     """
 
     def __init__(
-        self, send: Callable[[Ask, Callable[[Any], None]], bool], doubt_coordinator: Callable[[], None]
+        self, send: Callable[[Ask, Callable[[Any], None]], bool], suspect_coordinator: Callable[[], None]
     ) -> None:
         self._send = send
-        self._doubt_coordinator = doubt_coordinator
+        self._suspect_coordinator = suspect_coordinator
         self._flows: list[_Running] = []
         self._unsent: list[tuple[_Running, int]] = []
 
     def start(self, flow: Flow[T], ticket: Ticket[T], on_end: Callable[[], None], now: float) -> None:
-        """Begin a flow; `on_end` is called on this thread after the ticket has ended."""
+        """Start a flow; `on_end` is called on this thread after the ticket has ended."""
         running = _Running(flow, ticket, on_end)
         self._flows.append(running)
         self._step(running, now, first=True)
 
     def advance(self, now: float) -> None:
-        """Resume flows whose pause is over or whose answers are complete; send what could not be sent before."""
+        """Resume flows whose pause is over or whose answers are complete; retry requests that could not be sent."""
         for running in list(self._flows):
             if running.ticket.cancelled:
                 self._end(running, None, None)
@@ -139,7 +136,6 @@ class FlowRunner:
                 self._try_send(running, index)
 
     def next_deadline(self, now: float) -> float:
-        """The time of the next resume; infinity without one."""
         ready = any(running.answers is not None and running.missing == 0 for running in self._flows)
         times = [running.resume_at for running in self._flows if running.resume_at is not None]
         return now if ready else min(times, default=float("inf"))
@@ -152,8 +148,8 @@ class FlowRunner:
         answers, running.answers = running.answers or [], None
         try:
             step = next(running.flow) if first else running.flow.send(answers)
-            while isinstance(step, DoubtCoordinator):
-                self._doubt_coordinator()
+            while isinstance(step, SuspectCoordinator):
+                self._suspect_coordinator()
                 step = running.flow.send([])
         except StopIteration as end:
             self._end(running, end.value, None)
@@ -174,7 +170,7 @@ class FlowRunner:
         answers = running.answers
 
         def on_answer(answer: Any) -> None:
-            # An answer to an earlier step finds another list and changes nothing.
+            # A late answer to an earlier step is ignored; the flow has another list by then.
             if answers is not None and running.answers is answers:
                 answers[index] = answer
                 running.missing -= 1
@@ -185,7 +181,7 @@ class FlowRunner:
         if isinstance(ask.where, Where):
             self._unsent.append((running, index))
         else:
-            on_answer(BrokerUnknown(f"broker {ask.where}: its address is unknown; no Metadata response has named it"))
+            on_answer(BrokerUnknown(f"broker {ask.where}: its address is unknown; no Metadata response has listed it"))
 
     def _end(self, running: _Running, result: Any, error: Exception | None) -> None:
         self._flows.remove(running)

@@ -1,17 +1,15 @@
-"""Single attempts at lookups of partitions: committed offsets, offsets by time, ends of leader epochs, remade topics.
+"""Single attempts to look up committed offsets, offsets by time, ends of leader epochs, and recreated topics.
 
-An attempt never waits for a partition without an answer: it returns the reason, and the answers of all others. Callers
-decide how often to try again, and what may begin meanwhile.
+An attempt does not wait for partitions that got no answer. For these it returns reasons, for all others results.
+Callers decide about retries.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from fleet_consumer.coordinator.flows import Ask, AskAll, DoubtCoordinator, Flow, Pause, Where
+from fleet_consumer.coordinator.flows import Ask, AskAll, Flow, Pause, SuspectCoordinator, Where
 from fleet_consumer.group import errors
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -42,16 +40,14 @@ from fleet_consumer.wire.topics import (
 T = TypeVar("T")
 
 RETRY_S = 0.2
-"""The shortest wait before a retry; most failed lookups succeed after an election."""
+"""Minimum seconds before a retry. Most failed lookups succeed as soon as a leader is elected."""
 RETRY_MAX_S = 5.0
-"""The longest wait before a retry."""
 READ_COMMITTED = 1
 CONSUMER = -1
 
 
 class Start(NamedTuple):
-    """Start position: offset, the leader epoch that it was committed with, and the record's time in a lookup by time
-    (-1: unknown)."""
+    """A starting position; -1 for an unknown leader epoch. Only lookups by time know the record's `timestamp`."""
 
     offset: int
     leader_epoch: int = -1
@@ -59,10 +55,8 @@ class Start(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """End of the largest epoch up to the requested one; both -1 when the log has none so large.
-
-    `current` is the epoch of the leader that answered.
-    """
+    """The largest `leader_epoch` in the leader's log that is not above the requested epoch, and its end `offset`. Both
+    are -1 if the leader does not know the requested epoch. `current` is the epoch of the leader that answered."""
 
     leader_epoch: int
     offset: int
@@ -71,10 +65,12 @@ class EpochEnd(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt(Generic[T]):
-    """Outcome of one attempt. Every partition is in exactly one of `found`, `waiting` and `refused`.
+    """The outcome of one attempt. Every partition is in exactly one of `found`, `waiting` and `refused`.
 
-    `waiting` has reasons; a retry after `patience_s` may help. `refused` partitions need a change by a person, for
-    example because the broker is too old for the request (`unsupported`). `failure` is set if no broker answered.
+    - `waiting`: the reasons why partitions have no result yet; a retry after `patience_s` seconds may help.
+    - `refused`: the errors of partitions for which a person must act, because a retry would not help.
+    - `unsupported`: the refused partitions whose broker is too old for the request.
+    - `failure`: the reason why the whole attempt failed, or empty.
     """
 
     found: dict[TopicPartition, T] = field(default_factory=dict)
@@ -85,7 +81,6 @@ class Attempt(Generic[T]):
     patience_s: float = RETRY_S
 
     def unanswered(self, partitions: Iterable[TopicPartition], cause: NetError) -> None:
-        """Note that a request about these partitions failed."""
         parts = tuple(partitions)
         if isinstance(cause, UnsupportedByBroker):
             self.refused.update((part, errors.OffsetLookupFailed(f"partition {part.name}: {cause}")) for part in parts)
@@ -96,46 +91,41 @@ class Attempt(Generic[T]):
             self.patience_s = SLOW_RETRY_S
 
     def judge(self, api: Api, part: TopicPartition, code: int, result: T) -> None:
-        """Sort the result of a partition by its error code."""
         rule = rule_for(api, code)
         if rule.verdict is Verdict.OK:
             self.found[part] = result
         elif rule.verdict in (Verdict.REFUSED, Verdict.FATAL):
             kind = rule.error or errors.OffsetLookupFailed
-            self.refused[part] = kind(
-                f"partition {part.name}: {api.value} was answered {describe(code)}; {rule.advice}"
-            )
+            self.refused[part] = kind(f"partition {part.name}: {api.value} returned {describe(code)}; {rule.advice}")
         else:
-            self.waiting[part] = f"{api.value} was answered {describe(code)}"
+            self.waiting[part] = f"{api.value} returned {describe(code)}"
 
-    def settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Put partitions that the response left out into `waiting`."""
+    def record_unanswered(self, partitions: Iterable[TopicPartition]) -> None:
         for part in partitions:
             if not (part in self.found or part in self.waiting or part in self.refused):
-                self.waiting[part] = "the answer left it out"
+                self.waiting[part] = "it is missing from the response"
 
 
 def try_committed(
     group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[Attempt[OffsetAndMetadata | None]]:
-    """Read the group's committed offsets, with None all of them; None for partitions without one.
-
-    Reads stable ones: an open transaction may still change others (KIP-447). Raises GroupAuthorizationFailed.
-    """
+    """Read the group's committed offsets of `partitions` (None: all); None for a partition without one. Only stable
+    offsets are read, because an open transaction may still change the others (KIP-447). Raises
+    GroupAuthorizationFailed."""
     wanted = partitions or ()
     attempt: Attempt[OffsetAndMetadata | None] = Attempt()
     (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, partitions)),))
     if isinstance(answer, NetError):
         attempt.failure = str(answer)
         attempt.unanswered(wanted, answer)
-        yield DoubtCoordinator()
+        yield SuspectCoordinator()
         return attempt
     if _read_committed(group_id, answer, attempt):
-        yield DoubtCoordinator()
-    attempt.failure = attempt.failure or ("" if answer.groups else "the answer left the group out")
+        yield SuspectCoordinator()
+    attempt.failure = attempt.failure or ("" if answer.groups else "the group is missing from the response")
     if attempt.failure:
         attempt.waiting.update(dict.fromkeys(wanted, attempt.failure))
-    attempt.settle(wanted)
+    attempt.record_unanswered(wanted)
     return attempt
 
 
@@ -150,7 +140,7 @@ def _committed_request(group_id: str, partitions: tuple[TopicPartition, ...] | N
 
 
 def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attempt[OffsetAndMetadata | None]) -> bool:
-    """Sort the offsets into `attempt`; True if the broker is not the coordinator."""
+    """Put the offsets of a response into `attempt`. Returns True if the broker is not the coordinator."""
     lost = False
     for group in response.groups:
         rule = rule_for(Api.OFFSET_FETCH, group.error_code)
@@ -158,7 +148,7 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
         if rule.verdict in (Verdict.FATAL, Verdict.REFUSED):
             raise error_for(Api.OFFSET_FETCH, group.error_code, group_id)
         if rule.verdict is not Verdict.OK:
-            attempt.failure = f"OffsetFetch was answered {describe(group.error_code)}"
+            attempt.failure = f"OffsetFetch returned {describe(group.error_code)}"
             continue
         for topic in group.topics:
             for each in topic.partitions:
@@ -170,10 +160,8 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
 
 
 def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[Attempt[Start]]:
-    """Read the offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds) from its leader.
-
-    For a time in milliseconds: the first record that is not older, -1 without one.
-    """
+    """Ask the partitions' leaders for the offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds). For
+    milliseconds, it is that of the first record with this or a later timestamp, or -1 if there is none."""
 
     def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -199,7 +187,7 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
 
 
 def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEnd]]:
-    """Read the end of each partition's leader epoch from its leader's log (KIP-320)."""
+    """Ask each partition's leader for the end of the partition's epoch in `epochs` (KIP-320)."""
     leaders: dict[TopicPartition, int] = {}
 
     def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
@@ -230,8 +218,11 @@ def ask_leaders(
     request: Callable[[Mapping[TopicPartition, int]], Request[Any]],
     read: Callable[[Any, Attempt[T]], None],
 ) -> Flow[Attempt[T]]:
-    """Find the partitions' leaders and ask each about its own. `request` gets the current leader epochs to send along:
-    a former leader, or one that does not know of its election yet, must not answer."""
+    """Find the partitions' leaders, and send each leader a request for its partitions.
+
+    `request` gets the current leader epochs and must include them, so that a former leader, or a leader that does not
+    yet know of its election, returns an error.
+    """
     attempt: Attempt[T] = Attempt()
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in partitions)),))
     if isinstance(metadata, NetError):
@@ -248,14 +239,14 @@ def ask_leaders(
                 attempt.unanswered(epochs, answer)
             else:
                 read(answer, attempt)
-    attempt.settle(partitions)
+    attempt.record_unanswered(partitions)
     return attempt
 
 
 def _leaders(
     metadata: MetadataResponse, partitions: Iterable[TopicPartition], attempt: Attempt[T]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Leader and leader epoch of the partitions that have one; the others go into `attempt` with the reason."""
+    """Return the leader and epoch of each partition that has a leader. Put the others into `attempt`, with reasons."""
     brokers = {broker.node_id for broker in metadata.brokers}
     codes = {topic.name: topic.error_code for topic in metadata.topics}
     known = {(topic.name, each.partition_index): each for topic in metadata.topics for each in topic.partitions}
@@ -264,9 +255,11 @@ def _leaders(
         code, found = codes.get(part.topic, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)), known.get(part)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             seen = f"topic {part.topic}: not authorized"
-            attempt.refused[part] = errors.TopicAuthorizationFailed(f"{seen}; allow the principal Describe on it")
+            attempt.refused[part] = errors.TopicAuthorizationFailed(
+                f"{seen}; allow the principal Describe on the topic"
+            )
         elif found is None:
-            attempt.waiting[part] = f"Metadata was answered {describe(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}"
+            attempt.waiting[part] = f"Metadata returned {describe(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)}"
         elif found.leader_id < 0:
             attempt.waiting[part] = f"it has no leader: {describe(found.error_code or ErrorCode.LEADER_NOT_AVAILABLE)}"
         elif found.leader_id not in brokers:
@@ -278,7 +271,7 @@ def _leaders(
 
 @dataclass(frozen=True, slots=True)
 class LogsSeen:
-    """Topic ids and leader epochs of some partitions, and the partitions of topics made anew."""
+    """Topic ids and leader epochs according to Metadata, and the partitions whose topic was recreated (`remade`)."""
 
     ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     remade: frozenset[TopicPartition] = frozenset()
@@ -286,18 +279,19 @@ class LogsSeen:
 
 
 def see_ids(partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, UUID]]:
-    """Read the topic ids of partitions, as far as one broker knows them."""
+    """Read the topic ids of partitions from one broker, which may not know all of them."""
     parts = tuple(partitions)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in parts)),))
     return {} if isinstance(metadata, NetError) else _ids(metadata, parts)
 
 
 def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Flow[LogsSeen]:
-    """Read ids and epochs after `delay_s`; `known` has the ids under which partitions are read, None for unknown ones.
+    """Read topic ids and leader epochs after `delay_s` seconds. `known` has the id of the topic in which each partition
+    is read, or None if the id is unknown.
 
-    A topic made anew has another id and begins at offset 0 again, so offsets of the former topic are not valid in it.
-    It counts as made anew only if every broker has its other id: one that lags still knows the former topic, or does
-    not know the latest election. It is left out while one does not answer.
+    A recreated topic has another id and starts at offset 0, so offsets of the former topic are invalid. A topic counts
+    as recreated only if every broker reports the new id, because a lagging broker may still report the former topic or
+    an old epoch. Until then, the partitions of such a topic are left out of `ids` and `epochs`.
     """
     yield Pause(delay_s)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in known)),))
@@ -309,20 +303,18 @@ def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> 
     if others:
         views = [_ids(view, others) for view in (yield from _ask_everybody(others, Attempt()))]
         remade = frozenset(part for part in others if views and all(view.get(part) == ids[part] for view in views))
-    doubtful = others - remade
+    unconfirmed = others - remade
     epochs = {part: each.leader_epoch for part, each in _partitions(metadata).items() if part in known}
     return LogsSeen(
-        {part: id_ for part, id_ in ids.items() if part not in doubtful},
+        {part: id_ for part, id_ in ids.items() if part not in unconfirmed},
         remade,
-        {part: epoch for part, epoch in epochs.items() if part not in doubtful},
+        {part: epoch for part, epoch in epochs.items() if part not in unconfirmed},
     )
 
 
 def try_remade(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[None]]:
-    """Find partitions whose leader epoch is below an earlier one: epochs of one topic never go back.
-
-    The leader of each has answered that it does not know the epoch.
-    """
+    """Find partitions whose topic was recreated. `epochs` has, for each partition, an epoch unknown to its leader. If
+    every broker reports a lower epoch, the topic was recreated, because the leader epochs of a topic never decrease."""
     attempt: Attempt[None] = Attempt()
     views = yield from _ask_everybody(tuple(epochs), attempt)
     if views:
@@ -332,13 +324,13 @@ def try_remade(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[None]]:
             if len(seen) == len(known) and max(seen) < epoch:
                 attempt.found[part] = None
             else:
-                attempt.waiting[part] = f"its leader does not know epoch {epoch}, of which records were read"
-    attempt.settle(epochs)
+                attempt.waiting[part] = f"its leader does not know epoch {epoch}, from which records were read"
+    attempt.record_unanswered(epochs)
     return attempt
 
 
 def _ask_everybody(partitions: Iterable[TopicPartition], attempt: Attempt[None]) -> Flow[list[MetadataResponse]]:
-    """Read the Metadata of each broker; empty if one of them does not answer."""
+    """Request Metadata from every broker. Returns an empty list if any broker does not answer."""
     request = topics_request(part.topic for part in partitions)
     (metadata,) = yield AskAll((Ask(Where.ANY, request),))
     views = [metadata]

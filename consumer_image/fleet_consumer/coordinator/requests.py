@@ -1,10 +1,8 @@
-"""Requests to the coordinator, brokers by node id, any broker of the cluster; lookups for calls of the user.
+"""Requests to the coordinator, to a given broker or to any broker, and lookups for the user's calls.
 
-The lookups are of committed offsets, offsets by time, ends of partitions, topics. These flows have no timeout of their
-own: temporary failures are retried, others are raised.
+The lookups are flows for committed offsets, offsets by time, end offsets, and topics. They have no timeout. They retry
+temporary failures (except `end_offsets`, which makes one attempt) and raise all other errors.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -22,45 +20,44 @@ from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
 from fleet_consumer.wire.topics import LATEST, MetadataResponse
 
 DIRECTORY_LANE = "directory"
-"""Connection of their own for requests that any broker can answer: a slow broker must not delay heartbeats."""
+"""Separate connection for requests that any broker can answer, because a slow broker must not delay heartbeats."""
 DIRECTORY_TIMEOUT_S = 10.0
-"""Timeout after which the next broker is asked."""
+"""Timeout in seconds of a request that any broker can answer. The next such request goes to another broker."""
 
 OnAnswer = Callable[[Any], None]
-"""Takes a response or a NetError."""
+"""A callback for a response or a NetError."""
 
 
 class Directory:
-    """Brokers by node id, and the one that is asked until it fails.
+    """The addresses of brokers, keyed by node id. Requests that any broker can answer go to the same broker until it
+    fails.
 
-    Bootstrap addresses stay candidates forever, so a cluster whose brokers all moved is found again.
+    Bootstrap addresses always remain candidates, so that the cluster is found again if all its addresses change.
     """
 
     def __init__(self, bootstrap: tuple[BrokerAddress, ...]) -> None:
         self._bootstrap = bootstrap
         self._brokers: dict[int, BrokerAddress] = {}
-        self._turn = 0
+        self._next = 0
 
     def anyone(self) -> BrokerAddress:
-        """The broker for requests that any broker can answer."""
         candidates = self._candidates()
-        return candidates[self._turn % len(candidates)]
+        return candidates[self._next % len(candidates)]
 
-    def failed(self, address: BrokerAddress) -> None:
-        """Ask the next broker from now on, unless `address` was replaced already."""
+    def skip_failed(self, address: BrokerAddress) -> None:
+        """Use the next broker from now on. Does nothing if `address` is no longer in use."""
         if self.anyone() == address:
-            self._turn += 1
+            self._next += 1
 
     def learn(self, response: MetadataResponse) -> None:
-        """Remember the brokers of a response. An empty list, as a just started broker sends, changes nothing."""
+        """Store the brokers of a response. An empty list, which a broker may return during its startup, is ignored."""
         if response.brokers:
             current = self.anyone()
             self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
             candidates = self._candidates()
-            self._turn = candidates.index(current) if current in candidates else 0
+            self._next = candidates.index(current) if current in candidates else 0
 
     def broker(self, node_id: int) -> BrokerAddress | None:
-        """The address of a broker; None when no response has named it."""
         return self._brokers.get(node_id)
 
     def _candidates(self) -> list[BrokerAddress]:
@@ -68,7 +65,7 @@ class Directory:
 
 
 class Requests:
-    """The requests of one member in flight. Used by the coordinator thread alone."""
+    """The requests of one member that are in flight. Only the coordinator thread may use this object."""
 
     def __init__(self, client: NetworkClient, bootstrap: tuple[BrokerAddress, ...]) -> None:
         self._client = client
@@ -84,7 +81,7 @@ class Requests:
             self._calls.append((call, on_answer))
 
     def ask(self, ask: Ask, coordinator: Address | None, on_answer: OnAnswer) -> bool:
-        """Send a request of a flow; False when the address of its target is unknown."""
+        """Send a request of a flow. Returns False if the address of its target is unknown."""
         if ask.where is Where.ANY:
             self._ask_anyone(ask.request, on_answer)
             return True
@@ -96,12 +93,10 @@ class Requests:
         return True
 
     def disconnect(self, address: Address) -> None:
-        """Close the member's connections to a coordinator."""
         for channel in Channel:
             self._client.disconnect(BrokerAddress(*address), lane=channel.value)
 
     def take_ended(self) -> list[tuple[Call[Any], OnAnswer]]:
-        """Remove and return the requests that have a response or an error."""
         ended = [entry for entry in self._calls if entry[0].done]
         if ended:
             self._calls = [entry for entry in self._calls if not entry[0].done]
@@ -113,12 +108,12 @@ class Requests:
 
         def on_done(answer: Any) -> None:
             if isinstance(answer, NetError):
-                self._directory.failed(address)
+                self._directory.skip_failed(address)
             elif isinstance(answer, MetadataResponse):
                 self._directory.learn(answer)
                 if any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in answer.topics):
                     # Another broker may know the topic.
-                    self._directory.failed(address)
+                    self._directory.skip_failed(address)
             on_answer(answer)
 
         self._calls.append((call, on_done))
@@ -127,22 +122,18 @@ class Requests:
 T = TypeVar("T")
 
 UNKNOWN_TIMES = 5
-"""Responses in a row without a topic until it counts as missing: a broker that lags does not know a new topic."""
+"""Number of responses that must lack a topic before it counts as missing: a lagging broker may not know it yet."""
 
 
 def fetch_committed(
     group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Read the group's committed offsets, with None all of them; None for partitions without one.
-
-    Raises GroupAuthorizationFailed, TopicAuthorizationFailed, OffsetLookupFailed.
-    """
+    """Repeat `lookups.try_committed` until all are found. Also raises TopicAuthorizationFailed, OffsetLookupFailed."""
     return (yield from _until_found(partitions, lambda missing: try_committed(group_id, missing)))
 
 
 def list_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[dict[TopicPartition, Start]]:
-    """Read the offset at each partition's time (`lookups.try_offsets`). Raises TopicAuthorizationFailed,
-    OffsetLookupFailed."""
+    """Repeat `lookups.try_offsets` until all offsets are found. Raises TopicAuthorizationFailed, OffsetLookupFailed."""
 
     def attempt(missing: tuple[TopicPartition, ...] | None) -> Flow[Attempt[Start]]:
         return try_offsets({part: times[part] for part in missing or ()}, read_committed=read_committed)
@@ -154,7 +145,7 @@ def _until_found(
     partitions: tuple[TopicPartition, ...] | None,
     attempt: Callable[[tuple[TopicPartition, ...] | None], Flow[Attempt[T]]],
 ) -> Flow[dict[TopicPartition, T]]:
-    """Try until nothing is missing, without asking again for what was found. None stands for all partitions."""
+    """Repeat `attempt` for partitions without a result, until all have one (None: all partitions of the group)."""
     found: dict[TopicPartition, T] = {}
     backoff = Backoff(RETRY_S, RETRY_MAX_S, lambda: 1.0)
     missing = partitions
@@ -172,19 +163,15 @@ def _until_found(
 
 
 def end_offsets(partitions: tuple[TopicPartition, ...], *, read_committed: bool) -> Flow[dict[TopicPartition, int]]:
-    """Read the ends of partitions once, under `read_committed` the last stable offsets.
-
-    Partitions without a reachable leader, or whose leader refuses, are left out; the caller asks again.
-    """
+    """Read the end offsets of partitions, or their last stable offsets if `read_committed`, in one attempt. Partitions
+    whose leader did not answer are left out."""
     ends = yield from try_offsets(dict.fromkeys(partitions, LATEST), read_committed=read_committed)
     return {part: start.offset for part, start in ends.found.items() if start.offset >= 0}
 
 
 def describe_topics(names: Iterable[str] | None) -> Flow[dict[str, tuple[PartitionInfo, ...]]]:
-    """Read the partitions of these topics, with None of all that may be described; missing topics are left out.
-
-    Raises TopicAuthorizationFailed for a named topic, MetadataLookupFailed.
-    """
+    """Read the partitions of these topics (None: of all topics that the principal may describe). Topics that do not
+    exist are left out. Raises TopicAuthorizationFailed for a named topic, MetadataLookupFailed."""
     request = topics_request(names)
     unknown = 0
     while True:
@@ -208,8 +195,8 @@ def _raise_final(failures: dict[str, int]) -> None:
     denied = sorted(name for name, code in failures.items() if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if denied:
         seen = f"topic {', '.join(denied)}: not authorized"
-        raise errors.TopicAuthorizationFailed(f"{seen}; allow the principal Describe on it")
+        raise errors.TopicAuthorizationFailed(f"{seen}; allow the principal Describe on the topic")
     for name, code in failures.items():
         if not is_retriable(code):
-            seen = f"topic {name!r}: Metadata was answered {describe(code)}"
+            seen = f"topic {name!r}: Metadata returned {describe(code)}"
             raise errors.MetadataLookupFailed(f"{seen}; see the broker's log")

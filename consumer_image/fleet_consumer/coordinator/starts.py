@@ -1,18 +1,21 @@
-"""Start positions of partitions: the committed offset, the end of a cut log, or the reset policy.
+"""Starting positions of partitions, from the committed offset, the end of a truncated ("cut") log, or the reset policy.
 
 A position is an offset with its leader epoch. If the partition's leader answers that the epoch ends before the offset,
-the log was cut (truncated): an unclean election lost records that were read already, and other records may have their
-offsets by now. Reading goes on at the end of the epoch, up to which the log is what was read. A position that retention
-has overtaken goes on at the first record of the log. The reset policy is for partitions without a position, and would
-repeat or skip records in both cases.
+the log was truncated: an unclean election lost records that were already read, and other records may have their offsets
+now. Reading continues at the end of the epoch, because the log is unchanged up to there. If a position is below the
+start of the log, reading continues at the start. In both cases the reset policy would repeat or skip records, so it
+applies only to partitions without a position.
 
-One lookup is one attempt at all its partitions. Those without an answer do not hold up the others: they come back as
-waiting or refused, and the caller tries again.
+A position after control records of a later leader may look truncated. It is then moved back to the end of the older
+epoch. No record is read twice, because only control records were in between.
+
+A lookup makes one attempt for all its partitions. Partitions without an answer do not delay the others. They are
+returned as waiting or refused, and the caller tries again.
 
 `ResetPolicy` is Kafka's `auto.offset.reset`, with durations (KIP-1106).
-"""
 
-from __future__ import annotations
+Decision: docs/decisions/0019-truncated-logs.md.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -45,18 +48,18 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """A policy by its word; `duration_ms` only with `by_duration`: begin at records of at most that age."""
+    """A reset policy. `by_duration` starts at the first record that is at most `duration_ms` milliseconds old."""
 
     word: str
     duration_ms: int | None = None
 
-    EARLIEST: ClassVar[ResetPolicy]
-    LATEST: ClassVar[ResetPolicy]
-    NONE: ClassVar[ResetPolicy]
+    EARLIEST: "ClassVar[ResetPolicy]"
+    LATEST: "ClassVar[ResetPolicy]"
+    NONE: "ClassVar[ResetPolicy]"
 
     @classmethod
-    def parse(cls, text: str) -> ResetPolicy:
-        """Parse a setting. Raises ValueError with the allowed values."""
+    def parse(cls, text: str) -> "ResetPolicy":
+        """Parse the value of `auto_offset_reset`. Raises ValueError, which names the allowed values."""
         word, colon, duration = text.partition(":")
         if word in ("earliest", "latest", "none") and not colon:
             return cls(word)
@@ -74,7 +77,7 @@ ResetPolicy.NONE = ResetPolicy("none")
 
 
 def _milliseconds(duration: str) -> int:
-    """Parse as Java's `Duration.parse`, without signs: days, hours, minutes, seconds, at least one of them."""
+    """Parse a duration as Java's `Duration.parse` does, but without signs. Raises ValueError."""
     match = _DURATION.fullmatch(duration)
     parts = {unit: float(text.replace(",", ".")) for unit, text in (match.groupdict() if match else {}).items() if text}
     if not parts:
@@ -85,11 +88,13 @@ def _milliseconds(duration: str) -> int:
 
 @dataclass(slots=True)
 class Starts:
-    """The outcome of one attempt.
+    """The outcome of one attempt to find starting positions.
 
-    `found` has the start positions. Of these, `cut` has the earlier positions that the log no longer has, and `remade`
-    the partitions whose topic was made anew. `without` are those for which the policy `none` decides. `waiting` has the
-    reasons of partitions that cannot begin yet, `refused` those that need a change by a person; look both up again.
+    - `without`: partitions that have no offset, under the policy `none`.
+    - `cut`: the earlier position of each partition whose log no longer has that position.
+    - `remade`: partitions whose topic was recreated.
+    - `waiting`: the reasons why partitions cannot start yet; look these up again after `patience_s` seconds.
+    - `refused`: the errors of partitions for which a person must act; look these up again, too.
     """
 
     found: dict[TopicPartition, Start] = field(default_factory=dict)
@@ -102,7 +107,6 @@ class Starts:
     patience_s: float = 0.0
 
     def put_off(self, attempt: Attempt[Any]) -> None:
-        """Take over the unanswered partitions of an attempt."""
         self.waiting |= attempt.waiting
         self.refused |= attempt.refused
         self.patience_s = max(self.patience_s, attempt.patience_s)
@@ -110,13 +114,14 @@ class Starts:
 
 @dataclass(frozen=True, slots=True)
 class StartQuery:
-    """A lookup of start positions. Partitions without a committed offset begin by `policy`.
+    """The parameters of a lookup of starting positions.
 
-    Those that `appeared` after the first assignment begin at their beginning, whatever the policy. `lost` has positions
-    that a broker did not have; they count in place of committed offsets. Of these, `remade` are of a topic that was
-    made anew. `former` has the ids under which partitions were read before: a topic that has another id, and no
-    committed offset, is new. Without `use_committed` the policy alone decides. `delay_s` delays the retry of a failed
-    lookup.
+    - `policy` decides for partitions without a committed offset, or for all partitions if `use_committed` is False.
+    - `appeared`: partitions that did not exist when the member subscribed; they start at their beginning.
+    - `lost`: positions that are out of range, or must be checked; they are used instead of committed offsets.
+    - `remade`: the partitions in `lost` whose topic was recreated.
+    - `former`: the topic ids under which partitions were read before. A partition that has another topic id now, and no
+      committed offset, starts at its beginning.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -130,16 +135,14 @@ class StartQuery:
     delay_s: float = 0.0
 
     def times(
-        self, partitions: Iterable[TopicPartition], anew: frozenset[TopicPartition], now_ms: int
+        self, partitions: Iterable[TopicPartition], recreated: frozenset[TopicPartition], now_ms: int
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """Times to ask the leaders for, and the partitions for which the policy is `none`.
-
-        Partitions `anew` begin at their beginning. `now_ms` is the wall clock, for a policy by duration.
-        """
+        """Return the time to look up for each partition, and the partitions without a start under the policy `none`.
+        Partitions in `recreated` start at their beginning. `now_ms` is the wall-clock time, for `by_duration`."""
         times: dict[TopicPartition, int] = {}
         without: list[TopicPartition] = []
         for part in partitions:
-            if part in self.appeared or part in anew or self.policy == ResetPolicy.EARLIEST:
+            if part in self.appeared or part in recreated or self.policy == ResetPolicy.EARLIEST:
                 times[part] = EARLIEST
             elif self.policy == ResetPolicy.LATEST:
                 times[part] = LATEST
@@ -151,10 +154,7 @@ class StartQuery:
 
 
 def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[Starts]:
-    """Find where partitions begin: at the committed offset if it stands, else by the policy.
-
-    Raises GroupAuthorizationFailed.
-    """
+    """Find starting positions as the module's docstring describes. Raises GroupAuthorizationFailed."""
     if query.delay_s:
         yield Pause(query.delay_s)
     partitions, lost = query.partitions, query.lost
@@ -172,20 +172,21 @@ def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[St
         starts.put_off(committed)
         unplaced += [part for part, entry in committed.found.items() if entry is None]
         positions |= {part: Start(entry.offset, entry.leader_epoch) for part, entry in committed.found.items() if entry}
-    standing = yield from _by_epoch(positions, starts)
-    doubted = {part: start for part, start in standing.items() if part in lost}
-    starts.found |= {part: start for part, start in standing.items() if part not in doubted}
-    unplaced += yield from _by_range(doubted, starts)
-    anew = frozenset(part for part, id_ in query.former.items() if starts.ids.get(part, id_) != id_)
-    times, without = query.times(unplaced, anew, now_ms)
+    valid = yield from _by_epoch(positions, starts)
+    uncertain = {part: start for part, start in valid.items() if part in lost}
+    starts.found |= {part: start for part, start in valid.items() if part not in uncertain}
+    unplaced += yield from _by_range(uncertain, starts)
+    recreated = frozenset(part for part, id_ in query.former.items() if starts.ids.get(part, id_) != id_)
+    times, without = query.times(unplaced, recreated, now_ms)
     starts.without = tuple(without)
     yield from _by_time(times | dict.fromkeys(starts.remade, EARLIEST), starts, read_committed=query.read_committed)
     return starts
 
 
 def _by_id(query: StartQuery, starts: Starts) -> Flow[frozenset[TopicPartition]]:
-    """Find refused positions that are of a former topic: the new log may have grown past them since, with records of
-    which none was read. They wait while the brokers differ about the topic's id."""
+    """Find positions in `query.lost` that belong to a former topic of the same name. They are invalid even if the new
+    log has grown past them, because its records were never read. Partitions wait while the brokers disagree about the
+    topic's id."""
     former = {part: query.former[part] for part in query.lost.keys() & query.former.keys() - query.remade}
     others = {part: id_ for part, id_ in former.items() if starts.ids.get(part, id_) != id_}
     if not others:
@@ -195,31 +196,31 @@ def _by_id(query: StartQuery, starts: Starts) -> Flow[frozenset[TopicPartition]]
         if part in seen.ids:
             starts.ids[part] = seen.ids[part]
         else:
-            starts.waiting[part] = "not every broker has the id of its topic, which was deleted and created again"
+            starts.waiting[part] = "its topic was deleted and created again, and not every broker knows the new id yet"
     return seen.remade
 
 
 def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[dict[TopicPartition, Start]]:
-    """Begin at the ends of cut logs. Returns the positions that their epochs do not contradict."""
+    """In truncated logs, start at the end of the position's epoch. Returns the positions valid in their epochs."""
     epochs = {part: start.leader_epoch for part, start in positions.items() if start.leader_epoch >= 0}
     if not epochs:
         return dict(positions)
     ends = yield from try_epoch_ends(epochs)
-    standing = {part: start for part, start in positions.items() if part not in epochs or part in ends.unsupported}
+    valid = {part: start for part, start in positions.items() if part not in epochs or part in ends.unsupported}
     ahead = {}
     for part, end in ends.found.items():
         position = positions[part]
         if end.offset < 0:
             ahead[part] = position.leader_epoch
         elif end.offset < position.offset and end.current == position.leader_epoch:
-            # A leader loses no records of its own epoch, and another leader would have a later one: the topic was made
-            # anew.
+            # A leader loses no records of its own epoch, and another leader would have a later epoch. So the topic was
+            # recreated.
             starts.remade.add(part)
             starts.cut[part] = position.offset
         elif end.offset < position.offset:
             starts.found[part], starts.cut[part] = Start(end.offset, end.leader_epoch), position.offset
         else:
-            standing[part] = position
+            valid[part] = position
     for part in ends.unsupported:
         del ends.refused[part]
     starts.put_off(ends)
@@ -228,12 +229,12 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         starts.put_off(remade)
         starts.remade |= remade.found.keys()
         starts.cut |= {part: positions[part].offset for part in remade.found}
-    return standing
+    return valid
 
 
 def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[list[TopicPartition]]:
-    """Go on at positions inside of the log, although a broker refused them before, and at its start instead of those
-    below it. Returns the others."""
+    """Start at a position within the log, although a broker refused it before. If a position is below the log, start at
+    the log's beginning. Returns the partitions whose position is above the log's end and has no epoch."""
     if not positions:
         return []
     first = yield from try_offsets(dict.fromkeys(positions, EARLIEST), read_committed=False)
@@ -248,17 +249,15 @@ def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         elif position.offset <= end.offset:
             starts.found[part] = position
         elif position.offset > end.offset and position.leader_epoch >= 0:
-            # The epoch reaches this far: after an election the leader does not know the high watermark yet.
-            starts.waiting[part] = (
-                f"its leader's end offset {end.offset} is still before the position {position.offset}"
-            )
+            # The position is valid in its epoch, so the newly elected leader does not know the high watermark yet.
+            starts.waiting[part] = f"its leader's end offset {end.offset} is still below the position {position.offset}"
         else:
             outside.append(part)
     return outside
 
 
 def _by_time(times: Mapping[TopicPartition, int], starts: Starts, *, read_committed: bool) -> Flow[None]:
-    """Begin at these times; a partition without so late a record begins at its end."""
+    """Find starting positions at these times. A partition without a record at or after its time starts at its end."""
     asked = times
     while asked:
         listed = yield from try_offsets(asked, read_committed=read_committed)

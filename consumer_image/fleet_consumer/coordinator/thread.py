@@ -1,10 +1,9 @@
-"""The coordinator thread: owns the network client and the group machine, and runs them against the clock.
+"""The coordinator thread, which owns the network client and the group machine, and passes the time to them.
 
-The user's thread touches neither. It appends commands to one queue and takes news from another; a few values that it
-reads all the time (the snapshot, the fence) are published as attributes that only this thread writes.
+The user's thread uses neither of them. It appends commands to one queue and takes changes from another queue. Values
+that the user's thread reads often (the snapshot, the fence deadline) are attributes that only the coordinator thread
+writes.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
@@ -33,18 +32,16 @@ from fleet_consumer.wire.groups import JoinGroupRequest
 
 
 class GroupMachine(Protocol):
-    """One member of one group as a state machine without I/O: events with their time go in, actions come out.
-
-    Calls come from one thread at a time. No user code runs inside `handle`: callbacks and assignors are actions.
-    """
+    """One member of one group as a state machine without I/O: it takes events with their time, and returns actions. One
+    thread at a time may call it. No user code runs inside `handle`: calls to callbacks and assignors are actions."""
 
     @property
     def closed(self) -> bool:
-        """True once closing is complete: nothing is in flight any more."""
+        """True once closing is complete and nothing is in flight."""
 
     @property
     def fatal(self) -> Exception | None:
-        """The error that ended the member, else None."""
+        """The error that ended the member, or None."""
 
     @property
     def commits_pending(self) -> bool:
@@ -52,20 +49,20 @@ class GroupMachine(Protocol):
 
     @property
     def fence_deadline(self) -> float:
-        """End of certain ownership of the partitions; `timing.NEVER` without a membership."""
+        """Time until which the member certainly owns its partitions; `timing.NEVER` without a membership."""
 
     @property
     def coordinator(self) -> Address | None:
-        """The coordinator's address; None while it is unknown."""
+        """The coordinator's address, or None while it is unknown."""
 
     def handle(self, event: Event, now: float) -> list[Action]:
-        """Take one event; return actions to carry out in order."""
+        """Process one event; returns the actions to execute, in order."""
 
     def next_deadline(self, now: float) -> float:
-        """The time after `now` at which a Tick is due."""
+        """Return the time after `now` at which a Tick is due."""
 
     def snapshot(self) -> Membership:
-        """The membership as other threads may see it."""
+        """Return an immutable copy of the membership, for other threads."""
 
 
 T = TypeVar("T")
@@ -73,23 +70,23 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-"""The longest sleep of the loop."""
+"""Maximum seconds of one wait for I/O, and so between two Ticks."""
 CLOSE_GRACE_S = 1.0
-"""Time kept for LeaveGroup while closing, when commits take long."""
+"""Seconds at the end of the timeout of `close` that are reserved for LeaveGroup, even if commits take long. Also the
+time beyond its timeout for which `close` waits until the thread ends."""
 LEAVE_GRACE_S = 0.75
-"""The shortest wait for LeaveGroup, even with no time left: otherwise the group waits for a session timeout. A
-connection that has to be made again needs several turns; `close` waits CLOSE_GRACE_S beyond its time, which is longer.
-"""
+"""Minimum seconds to wait for the LeaveGroup response, even if the timeout of `close` has expired: a new connection
+needs several I/O polls, and without LeaveGroup the group would wait for the session timeout."""
 LOOKUP_GRACE_S = 2.0
-"""Time for a member that leaves to find its coordinator. Elections take about as long; a cluster that is away must not
-hold up the end of a process."""
-LEAVE_TURNS = 3
-"""Turns of I/O for a leave, however late it is: one may only take up the wake-up, and a starved thread has no time
-for a second."""
+"""Maximum seconds in which a leaving member looks up its coordinator: about as long as a leader election. An
+unreachable cluster must not delay the end of a process."""
+LEAVE_POLLS = 3
+"""Minimum number of I/O polls for a LeaveGroup, even if the time is up. The first poll may only consume the wake-up,
+and a thread that got little CPU time would have no time for a second poll."""
 NAMED_MAX = 20
-"""Partitions that a log line names."""
+"""Maximum number of partitions named in a log line."""
 
-News = messages.CallBack | messages.MembershipReport | messages.FinishCommit
+Change = messages.CallBack | messages.MembershipReport | messages.FinishCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +97,17 @@ class _Begin:
 
 @dataclass(frozen=True, slots=True)
 class _Close:
-    """Close until `deadline`; `leave`: send LeaveGroup."""
+    """A command to close by `deadline` (monotonic seconds), with a LeaveGroup if `leave`."""
 
     leave: bool
     deadline: float
 
 
 class CoordinatorThread:
-    """One membership, kept alive. `on_news` is called, on this thread, when `news` grew or a ticket ended.
+    """Keeps one membership alive. The thread calls `on_change` after `changes` has grown or a ticket has ended.
 
-    Constructing starts nothing: `start` comes first, `close` last. One thread may call these methods; `snapshot`,
-    `fence_deadline` and `polled_at` may be read by any.
+    The constructor does not start the thread: call `start` first and `close` last. Only one thread, the user's, may
+    call the methods; any thread may read `snapshot`, `fence_deadline` and `polled_at`.
     """
 
     def __init__(
@@ -120,38 +117,39 @@ class CoordinatorThread:
         machine: GroupMachine,
         *,
         clock: Clock,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._on_news = on_news
-        # The two queues: the user's thread appends to one, this thread to the other; the other side pops.
+        self._on_change = on_change
+        # The user's thread appends to the inbox and pops from `changes`; the coordinator thread does the reverse.
         self._inbox: deque[messages.Event | _Begin | _Close] = deque()
-        self.news: deque[News] = deque()
-        # Unfinished commits: the user's thread adds one, the thread that ends one removes it. They outlive the machine.
+        self.changes: deque[Change] = deque()
+        # Unfinished commits, also those that remain when the machine has ended. The user's thread adds a commit; the
+        # thread that ends a commit removes it.
         self._commits: dict[Ticket[None], messages.Commit] = {}
-        # Written by the user's thread alone, read here: the time of its last poll.
+        # The time of the last poll; only the user's thread writes it.
         self.polled_at = clock.monotonic()
-        # Written here alone, read by any thread.
+        # Only the coordinator thread writes the snapshot and the fence deadline; any thread reads them.
         self.snapshot = machine.snapshot()
         self.fence_deadline = NEVER
-        # This thread's own.
+        # Only the coordinator thread uses the attributes below.
         self._client = NetworkClient(connection, clock)
         self._requests = Requests(self._client, connection.bootstrap_addresses)
         self._machine = machine
         self._assignors = AssignorCalls(settings.group_id, self._post, self._notify_user)
         self._flows = FlowRunner(
-            lambda ask, on_answer: self._requests.ask(ask, machine.coordinator, on_answer), self._doubt_coordinator
+            lambda ask, on_answer: self._requests.ask(ask, machine.coordinator, on_answer), self._suspect_coordinator
         )
         self._closing: _Close | None = None
-        # While the member leaves: the end of the wait for the LeaveGroup response.
+        # While the member leaves, the time at which the wait for the LeaveGroup response ends; otherwise None.
         self._leave_until: float | None = None
-        self._leave_turns = 0
+        self._leave_polls = 0
         self._ended = False
         self._end_reason: Exception = errors.ConsumerClosed("the consumer was closed")
         self._thread = threading.Thread(target=self._run, name=f"coordinator-{settings.group_id}", daemon=True)
 
-    # The user's side.
+    # Called by the user's thread.
 
     def start(self) -> None:
         self._thread.start()
@@ -161,7 +159,6 @@ class CoordinatorThread:
         return self._thread.ident is not None
 
     def subscribe(self, topics: Iterable[str], pattern: TopicPattern | None = None) -> None:
-        """Be a member with a subscription to these topics, or with `pattern` to all that match."""
         self._post(messages.Subscribed(tuple(topics), pattern))
 
     def unsubscribe(self) -> None:
@@ -181,10 +178,11 @@ class CoordinatorThread:
         alone: bool = False,
         ids: Mapping[TopicPartition, UUID] | None = None,
     ) -> Ticket[None]:
-        """Commit; retried until `deadline` (monotonic) or, with None, not at all. A FinishCommit follows in `news`.
+        """Commit, with retries until `deadline` (monotonic seconds; None: no retries). A FinishCommit follows in
+        `changes`.
 
-        `alone`: without a membership, for partitions that the user assigned. `ids` are the known ids of the topics
-        whose records were read.
+        `alone`: commit without a membership, for partitions that the user assigned manually. `ids` are the known ids of
+        the topics whose records were read.
         """
         ticket: Ticket[None] = Ticket()
         commit = messages.Commit(dict(offsets), deadline, ticket, alone=alone, ids=dict(ids or {}))
@@ -195,36 +193,31 @@ class CoordinatorThread:
     def committed(
         self, partitions: Iterable[TopicPartition] | None
     ) -> Ticket[dict[TopicPartition, OffsetAndMetadata | None]]:
-        """Read the group's committed offsets, with None all of them."""
         wanted = None if partitions is None else tuple(partitions)
         self._post(messages.CoordinatorWanted())
-        return self.begin(requests.fetch_committed(self._settings.group_id, wanted))
+        return self.start_flow(requests.fetch_committed(self._settings.group_id, wanted))
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
-        """Find where partitions begin (`starts.find_starts`)."""
         if query.use_committed:
-            # A consumer that assigned its partitions itself has no coordinator so far.
+            # After `assign` the machine has not looked for a coordinator yet.
             self._post(messages.CoordinatorWanted())
-        return self.begin(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
+        return self.start_flow(find_starts(self._settings.group_id, query, now_ms=round(self._clock.wall() * 1000)))
 
     def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
-        """Read topics' ids and leader epochs after `delay_s` (`lookups.see_logs`)."""
-        return self.begin(see_logs(known, delay_s=delay_s))
+        return self.start_flow(see_logs(known, delay_s=delay_s))
 
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, read_committed: bool
     ) -> Ticket[dict[TopicPartition, int]]:
-        """Read the ends of partitions in one attempt (`requests.end_offsets`)."""
-        return self.begin(requests.end_offsets(tuple(partitions), read_committed=read_committed))
+        return self.start_flow(requests.end_offsets(tuple(partitions), read_committed=read_committed))
 
     def find_silent(
         self, places: Mapping[TopicPartition, int], *, read_committed: bool
     ) -> Ticket[frozenset[TopicPartition]]:
-        """Find partitions at which leaders fail without a word (`damage.find_silent`)."""
-        return self.begin(find_silent(places, read_committed=read_committed))
+        return self.start_flow(find_silent(places, read_committed=read_committed))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
-        """Finish commits, leave if so wished, end the thread. False if it did not end within about `timeout_s`."""
+        """Finish commits, send LeaveGroup if `leave`, end the thread. Returns False if it has not ended in time."""
         if self._thread.ident is None:
             self._client.close()
             return True
@@ -232,7 +225,7 @@ class CoordinatorThread:
         self._thread.join(timeout_s + CLOSE_GRACE_S)
         return not self._thread.is_alive()
 
-    def begin(self, flow: Flow[T]) -> Ticket[T]:
+    def start_flow(self, flow: Flow[T]) -> Ticket[T]:
         ticket: Ticket[T] = Ticket()
         self._post(_Begin(flow, ticket))
         return ticket
@@ -241,10 +234,11 @@ class CoordinatorThread:
         self._inbox.append(what)
         self._client.wakeup()
         if self._ended:
-            # The flag is set before the thread's last look at the inbox: this ends what that look missed.
+            # The coordinator thread sets `_ended`, then empties the inbox for the last time. This item may have come
+            # after that.
             self._refuse_inbox()
 
-    # The thread.
+    # On the coordinator thread.
 
     def _run(self) -> None:
         try:
@@ -258,7 +252,7 @@ class CoordinatorThread:
                 idle_s = IDLE_S if self._leave_until is None else LEAVE_GRACE_S
                 due = min(self._machine.next_deadline(now), self._flows.next_deadline(now), now + idle_s)
                 self._client.poll(max(0.0, due - self._clock.monotonic()))
-                self._leave_turns += self._leave_until is not None
+                self._leave_polls += self._leave_until is not None
                 self._take_answers()
         except BaseException as bug:  # SystemExit too: assignors may be user code
             logger.exception("the coordinator thread ended")
@@ -275,13 +269,11 @@ class CoordinatorThread:
         self._client.close()
         self._ended = True
         self._refuse_inbox()
-        self._on_news()
+        self._on_change()
 
     def _refuse_inbox(self) -> None:
-        """End flows that were not begun, and all unfinished commits.
-
-        The user's thread, an assignor's thread and this one may be here at once: each takes an item or finds none.
-        """
+        """End the flows that were not started, and all unfinished commits. The user's thread, an assignor's thread and
+        the coordinator thread may call this concurrently, because taking an item from the inbox is atomic."""
         while True:
             try:
                 left = self._inbox.popleft()
@@ -293,7 +285,7 @@ class CoordinatorThread:
             self._notify_user(messages.FinishCommit(commit, self._end_reason))
 
     def _finished(self, now: float) -> bool:
-        """Close in order, commits first, then LeaveGroup, each as long as there is time. True when both are done."""
+        """Once closing was requested, finish commits, then leave. Returns True when done or when the time is up."""
         if self._closing is None:
             return False
         if self._machine.commits_pending and now < self._closing.deadline - CLOSE_GRACE_S:
@@ -303,16 +295,16 @@ class CoordinatorThread:
             until = self._closing.deadline if found else min(self._closing.deadline, now + LOOKUP_GRACE_S)
             self._leave_until = max(until, now + LEAVE_GRACE_S)
             self._feed(messages.CloseRequested(self._closing.leave), now)
-        return self._machine.closed or (now >= self._leave_until and self._leave_turns >= LEAVE_TURNS)
+        return self._machine.closed or (now >= self._leave_until and self._leave_polls >= LEAVE_POLLS)
 
     def _take_inbox(self, now: float) -> None:
         while self._inbox:
             what = self._inbox.popleft()
             if isinstance(what, _Begin) and self._machine.fatal is not None:
                 what.ticket.end(None, self._machine.fatal)
-                self._on_news()
+                self._on_change()
             elif isinstance(what, _Begin):
-                self._flows.start(what.flow, what.ticket, self._on_news, now)
+                self._flows.start(what.flow, what.ticket, self._on_change, now)
             elif isinstance(what, _Close):
                 self._closing = what
             else:
@@ -332,7 +324,7 @@ class CoordinatorThread:
 
     def _feed(self, event: messages.Event, now: float) -> None:
         actions = self._machine.handle(event, now)
-        # The snapshot goes out before the news, so that a callback sees the state that belongs to it.
+        # The snapshot is published before the changes, so that a callback sees the matching state.
         self.snapshot = self._machine.snapshot()
         self.fence_deadline = self._machine.fence_deadline
         for action in actions:
@@ -360,23 +352,23 @@ class CoordinatorThread:
 
         self._requests.send(action, on_answer)
 
-    def _doubt_coordinator(self) -> None:
+    def _suspect_coordinator(self) -> None:
         if self._machine.coordinator is not None:
-            self._feed(messages.CoordinatorDoubted(self._machine.coordinator), self._clock.monotonic())
+            self._feed(messages.CoordinatorSuspected(self._machine.coordinator), self._clock.monotonic())
 
-    def _notify_user(self, news: News) -> None:
-        if isinstance(news, messages.FinishCommit):
-            if self._commits.pop(news.commit.ticket, None) is None:
-                return  # Another thread ended it at the same moment.
-            news.commit.ticket.end(None, news.error)
-            if isinstance(news.error, errors.TopicDeleted):
-                # The caller may ignore the error, and nothing has to be done: the new topic is read from its beginning.
-                logger.warning("%s", news.error)
-        self.news.append(news)
-        self._on_news()
+    def _notify_user(self, change: Change) -> None:
+        if isinstance(change, messages.FinishCommit):
+            if self._commits.pop(change.commit.ticket, None) is None:
+                return  # Another thread has just ended this commit.
+            change.commit.ticket.end(None, change.error)
+            if isinstance(change.error, errors.TopicDeleted):
+                # Logged because callers may ignore this error: the new topic is read from its beginning anyway.
+                logger.warning("%s", change.error)
+        self.changes.append(change)
+        self._on_change()
 
     def _log_rebalance(self, action: messages.Action) -> None:
-        """Log the reason of a join, and the partitions that a rebalance moves. Brokers log less (KIP-800)."""
+        """Log the reason for a join, and the partitions gained or lost. Brokers log only the reason (KIP-800)."""
         group_id = self._settings.group_id
         if isinstance(action, messages.Send) and isinstance(action.request, JoinGroupRequest):
             request = action.request

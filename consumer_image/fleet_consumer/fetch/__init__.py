@@ -1,1 +1,1 @@
-"""Fetching: a thread that reads assigned partitions with librdkafka, and the read-ahead. Knows nothing of the group."""
+"""Fetching: a thread that reads assigned partitions with librdkafka, and the read-ahead. Independent of the group."""

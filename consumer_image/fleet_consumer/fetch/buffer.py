@@ -1,11 +1,11 @@
-"""Records that were read ahead and not yet handed out.
+"""Records that were read ahead and not yet returned to the user.
 
-The reader of librdkafka appends, the user's thread takes. Counts of what came in are written by the reader
-(`FetchThread` admits one at a time), counts of what went out by the user's thread; the queue between them is a deque,
-whose appends and pops are atomic. Runs go through whole; no record is touched before it is handed out.
+The thread that reads from librdkafka (`FetchThread` admits one at a time) appends to a deque and counts the received
+records. The user's thread pops from the deque and counts the taken records. No lock is needed, because appends and pops
+of a deque are atomic. A run is passed on as a whole; none of its records is touched before it is returned.
+
+Decision: docs/decisions/0021-partition-ends-and-interrupted-polls.md.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
@@ -22,58 +22,59 @@ _offset: Callable[[Message], Any] = Message.offset
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The broker no longer (or not yet) has the requested offset; queued behind earlier records."""
+    """Queue entry behind the records that were fetched before it: the broker no longer has the next offset, or does not
+    have it yet."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The partition ends at this offset, and holds no record between the last one that came before this and there."""
+    """Queue entry: the partition ends at `offset`, and no record follows the last received record."""
 
     offset: int
 
 
-News = OutOfRange | End
-"""Queue entries that are no runs."""
+PartitionEvent = OutOfRange | End
+"""Entries of the read-ahead queue that are not runs of records."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionBuffer:
-    """One partition during one ownership or since one seek. A new one replaces it, and what it still holds is void.
-
-    Belongs to the user's thread; a reader only carries a reference, to label a run.
-    """
+    """One partition, from its assignment or a seek until the next seek or revocation. Afterwards, `current` is False,
+    and queue entries with this buffer are ignored. Belongs to the user's thread; readers only label runs with it."""
 
     topic_partition: TopicPartition
     position: int
     leader_epoch: int = -1
     paused: bool = False
     current: bool = True
-    held: deque[list[Message] | News] = field(default_factory=deque)
-    # librdkafka has stopped fetching it, because too much is held.
+    held: deque[list[Message] | PartitionEvent] = field(default_factory=deque)
+    # librdkafka has stopped fetching the partition, because too many records are held back.
     on_hold: bool = False
-    # Its held records were dropped since: seek when the pause ends.
+    # The records held back were dropped, so the end of the pause needs a seek.
     dropped: bool = False
-    # The number of records held back by the pause, and about how many bytes of memory they take.
+    # The number of records held back by the pause, and their approximate memory.
     held_records: int = 0
     held_bytes: int = 0
 
 
 class SoughtPlaces:
-    """The places at which partitions were read again without the user, each with the leader epoch reached by then.
+    """The positions at which the fetch thread has started reading partitions again without a seek by the user, each
+    with the leader epoch reached by then.
 
-    librdkafka does not check if the log still has what was read up to a place that is sought. Noted with the turn in
-    hand, taken by the user's thread.
+    librdkafka does not check whether the log was truncated before a sought position. Positions are recorded with the
+    consumer's lock held, and taken by the user's thread.
     """
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, tuple[PartitionBuffer, int, int]] = {}
 
-    def note(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
-        """Note and return a place. The oldest one that was not taken stays: a later one may be behind a cut already."""
-        noted = self._places.get(buffer.topic_partition)
-        if noted is None or noted[0] is not buffer:
+    def record(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
+        """Record a place (offset and leader epoch) and return it. If an earlier place of this buffer still waits, it is
+        kept instead, because a later place would not reveal a truncation before it."""
+        known = self._places.get(buffer.topic_partition)
+        if known is None or known[0] is not buffer:
             self._places[buffer.topic_partition] = (buffer, *place)
         return place
 
@@ -83,17 +84,15 @@ class SoughtPlaces:
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """The queue between the reader and the user's thread, with the counts that make back-pressure.
+    """The queue between the reader and the user's thread, with counts for back-pressure. Readers write `received` and
+    `received_bytes`, the user's thread `taken` and `taken_bytes`."""
 
-    `received…` are written by readers, `taken…` by the user's thread; the difference is waiting.
-    """
-
-    # Buffers whose position `take` moved, with the former position and leader epoch, until the user has the records.
+    # Buffers moved by `take_records`, with the former position and leader epoch, until the user has the records.
     moved: list[tuple[PartitionBuffer, int, int]] = field(default_factory=list)
-    # Paused partitions of which records were held back since this was last cleared.
+    # Paused partitions for which records were held back since this set was last cleared.
     held_back: set[PartitionBuffer] = field(default_factory=set)
-    # Buffer, entry, and the number of bytes of its values.
-    _queue: deque[tuple[PartitionBuffer, list[Message] | News, int]] = field(default_factory=deque)
+    # Buffer, entry, and the bytes of its values.
+    _queue: deque[tuple[PartitionBuffer, list[Message] | PartitionEvent, int]] = field(default_factory=deque)
     received: int = 0
     received_bytes: int = 0
     taken: int = 0
@@ -105,18 +104,18 @@ class ReadAhead:
 
     @property
     def pending(self) -> bool:
-        """True while anything waits to be taken: records, an end or an error of a partition."""
+        """True if the queue has an entry: records, or the end or an error of a partition."""
         return bool(self._queue)
 
     @property
     def waiting_bytes(self) -> int:
         return self.received_bytes - self.taken_bytes
 
-    # The reader's side.
+    # Called by the reader.
 
     def put(self, buffer: PartitionBuffer, run: list[Message], size: int) -> None:
         """Queue a run of one partition; `size` is the number of bytes to count for it."""
-        # The counts go first: the other order could let the taker see fewer received than taken.
+        # Counted before the append; otherwise the user's thread could see fewer received than taken records.
         self.received += len(run)
         self.received_bytes += size
         self._queue.append((buffer, run, size))
@@ -125,18 +124,17 @@ class ReadAhead:
         self._queue.append((buffer, OutOfRange(detail), 0))
 
     def put_end(self, buffer: PartitionBuffer, offset: int) -> None:
-        """Report that a partition ends at `offset`, with no record between the last one queued and there."""
         self._queue.append((buffer, End(offset), 0))
 
-    # The user's side.
+    # Called by the user's thread.
 
     def take_back(self) -> None:
-        """Put positions back to where they were before a `take` whose records never reached the user."""
+        """Restore the positions that `take_records` has moved, because its records never reached the user."""
         for buffer, position, epoch in reversed(self.moved):
             buffer.position, buffer.leader_epoch = position, epoch
 
-    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        """Hand out at most `limit` records, in the order in which they came, and move positions past them."""
+    def take_records(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+        """Return at most `limit` records, in the order of arrival, and move positions past them."""
         runs: list[Run] = []
         gaps: dict[TopicPartition, Gap] = {}
         room = limit
@@ -151,13 +149,13 @@ class ReadAhead:
                 continue
             if isinstance(run, OutOfRange):
                 if runs:
-                    break  # Records that came before it are handed out first.
+                    break  # Earlier records are returned first.
                 self._queue.popleft()
                 on_out_of_range(buffer, run)
                 continue
             if len(run) > room:
                 if runs:
-                    break  # The next poll takes it whole: cutting costs more than a smaller batch now.
+                    break  # The next poll takes the whole run, because cutting it costs more than a smaller batch now.
                 self._cut(room)
                 continue
             self._pop(run, size)
@@ -171,10 +169,12 @@ class ReadAhead:
         return Records(runs, gaps)
 
     def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
-        """Move the position to the end of the partition. The leader epoch stays that of the last record: that of the
-        gap is unknown, and an epoch that is too old still detects a log that was cut.
+        """Move the position past offsets without records, to the end of the partition.
 
-        An end may come several times with no record in between: each transaction that is aborted moves it."""
+        The leader epoch stays that of the last record: the gap's epoch is unknown, and an older epoch still detects a
+        truncation. At worst, after a restart, a transaction marker that a later leader wrote is reported as truncated.
+        Several ends may arrive without a record in between, because each aborted transaction moves the end.
+        """
         first, part = buffer.position, buffer.topic_partition
         if end > first:
             self.moved.append((buffer, first, buffer.leader_epoch))
@@ -182,7 +182,7 @@ class ReadAhead:
             gaps[part] = Gap(first, end).behind(gaps.get(part))
 
     def release(self, buffer: PartitionBuffer) -> None:
-        """Queue again, in front, what was held back while `buffer` was paused."""
+        """Move the entries that were held back while `buffer` was paused to the head of the queue."""
         while buffer.held:
             run = buffer.held.pop()
             size = 0
@@ -194,7 +194,7 @@ class ReadAhead:
         buffer.held_records = buffer.held_bytes = 0
 
     def _set_aside(self) -> None:
-        """Take the first entry out of the way: it is void, or of a paused partition."""
+        """Hold the first entry back until the pause of its partition ends, or drop it if its buffer is not current."""
         buffer, run, size = self._queue[0]
         if isinstance(run, list):
             self._pop(run, size)
@@ -213,7 +213,7 @@ class ReadAhead:
         self.taken_bytes += size
 
     def _cut(self, count: int) -> None:
-        """Cut the first run in two. Its bytes count until the second part goes: too many is the safe side."""
+        """Cut the first run in two. The second piece counts for all bytes of the run, because overcounting is safe."""
         buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
         self._queue.appendleft((buffer, run[count:], size))
@@ -225,10 +225,8 @@ def value_bytes(run: list[Message]) -> int:
 
 
 def _run(buffer: PartitionBuffer, messages: list[Message]) -> Run | None:
-    """A run of messages, with the position moved behind it; one that begins before the position is trimmed to it.
-
-    (After a seek forward within what librdkafka had prefetched, nothing older may come out.)
-    """
+    """Move the position past the messages. Returns them as a run without those before the position, which librdkafka
+    may have prefetched before a seek forward; None if no message remains."""
     if _offset(messages[0]) < buffer.position:
         messages = [message for message in messages if _offset(message) >= buffer.position]
         if not messages:

@@ -1,6 +1,5 @@
-"""The errors that keep records from coming: of each partition until it is read again, of connections for a while."""
-
-from __future__ import annotations
+"""The errors that prevent reading. An error of a partition lasts until the partition is read again; an error of a
+connection lasts for a limited time."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -16,19 +15,19 @@ from fleet_consumer.record import TopicPartition
 logger = logging.getLogger(__name__)
 
 ERROR_LASTS_S = 15.0
-"""The validity of an error without a partition after its last report: librdkafka retries, and reports again, every 10 s
-at the latest."""
+"""Validity in seconds of an error that names no partition; librdkafka repeats such an error at least every 10 s."""
 ASK_AGAIN_S = 8.0
-"""The delay after which librdkafka is made to read a failed partition again: it reports some errors only once."""
+"""Seconds before a failed partition is read again, because librdkafka reports some errors only once."""
 READ_AGAIN_S = 1.0
-"""The same for data that could not be read: the next attempt may succeed at once, if the network had changed them."""
+"""Seconds before unreadable data is read again. The new attempt succeeds if the data was corrupted on the network."""
 
 
 @dataclass(slots=True)
 class PartitionError:
-    """The reason why a partition is not read at `offset`, the next one; `since` is wall clock seconds.
+    """The error that prevents reading a partition at `offset`, the partition's next offset.
 
-    `void`: librdkafka stands there (`fetched.stand`), and what still comes of the partition does not count.
+    `since` is in wall-clock seconds; `again_at` is the monotonic time of the next attempt. `void` is True if fetching
+    of this partition is paused in librdkafka (`fetched.stand`); messages that still arrive are ignored.
     """
 
     offset: int
@@ -39,39 +38,36 @@ class PartitionError:
 
 
 def failure_of(partition: tuple[str, int], offset: int, error: KafkaError) -> DataPlaneFailed:
-    """An error of librdkafka's about a partition that is read at `offset`."""
     about = f"partition {partition[0]}-{partition[1]}: {error.name()}: {error.str()}"
     if error.code() in UNREADABLE:
-        return DataUnreadable(f"{about}; reading stands at offset {offset}")
+        return DataUnreadable(f"{about}; reading is stopped at offset {offset}")
     denied = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     return DataPlaneFailed(f"{about}; allow the principal Read on the topic" if denied else about)
 
 
 def silence_of(partition: tuple[str, int], offset: int) -> DataUnreadable:
-    """The error of a partition whose leader gives no records at `offset`, although its log goes on."""
     return DataUnreadable(
-        f"partition {partition[0]}-{partition[1]}: its leader answers neither records nor an error at offset {offset}, "
-        "below the end of its log; reading stands there"
+        f"partition {partition[0]}-{partition[1]}: its leader returns neither records nor an error at offset {offset}, "
+        "below the end of its log; reading is stopped there"
     )
 
 
 class ReadErrors:
-    """The current errors of one fetch thread. Written with the turn in hand; `current` and `unreadable` may be called
-    by any thread."""
+    """One fetch thread's errors. Writers hold the consumer's lock; any thread may read `current` and `unreadable`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The last error of no partition and the end of its validity. Set to None by each run of records.
+        # The last error that names no partition, and the time until which it is valid. Received records set it to None.
         self.last: tuple[DataPlaneFailed, float] | None = None
-        # Replaced as a whole, never changed: any thread looks through it.
+        # The mapping is replaced as a whole and never changed, because any thread reads it.
         self.partitions: Mapping[tuple[str, int], PartitionError] = {}
 
     def current(self) -> DataPlaneFailed | None:
-        """The error that keeps records from coming.
+        """Return the error that prevents reading, or None.
 
-        librdkafka reports a connection that fails, never one that works again, and on a quiet topic no record shows it
-        either: such an error ends when it is not repeated. That of a partition lasts until the partition is read,
-        whatever comes from others.
+        An error that names no partition expires if it is not repeated: librdkafka reports that connections fail, but
+        not that they recover, and on a quiet topic no record shows the recovery. The error of a partition lasts until
+        the partition is read.
         """
         last = self.last
         if last is not None and self._clock.monotonic() < last[1]:
@@ -80,16 +76,15 @@ class ReadErrors:
 
     @property
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """The partitions that stand at data that cannot be read."""
         found = self.partitions.items()
         return {TopicPartition(*part): each for part, each in found if isinstance(each.error, DataUnreadable)}
 
-    def note(self, error: DataPlaneFailed) -> None:
-        """Keep an error of no partition, for a while or until records flow."""
+    def record_error(self, error: DataPlaneFailed) -> None:
+        """Record an error that names no partition; it lasts for `ERROR_LASTS_S` seconds or until records arrive."""
         self.last = error, self._clock.monotonic() + ERROR_LASTS_S
 
     def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> None:
-        """Keep the error of a partition until it is read again. DataUnreadable makes it void."""
+        """Record a partition's error until it is read again. With DataUnreadable, its messages are ignored (`void`)."""
         void = isinstance(error, DataUnreadable)
         again_at = self._clock.monotonic() + (READ_AGAIN_S if void else ASK_AGAIN_S)
         before = self.partitions.get(partition)
@@ -99,21 +94,19 @@ class ReadErrors:
         logger.log(logging.DEBUG if same else logging.WARNING, "data plane: %s", error)
 
     def is_void(self, partition: tuple[str, int]) -> bool:
-        """True if what comes of this partition does not count."""
         known = self.partitions.get(partition)
         return known is not None and known.void
 
     def readable(self, partition: tuple[str, int]) -> None:
-        """A partition was read, or is read from another place now: its error is over."""
+        """Clear the error of a partition, because the partition was read or is now read from another position."""
         if partition in self.partitions:
             self.partitions = {part: each for part, each in self.partitions.items() if part != partition}
 
     def keep(self, assigned: Collection[tuple[str, int]]) -> None:
-        """Drop the errors of partitions that are not assigned any more."""
         self.partitions = {part: each for part, each in self.partitions.items() if part in assigned}
 
     def take_due(self) -> list[tuple[str, int]]:
-        """Take the partitions that librdkafka is to be made to read again now."""
+        """Return the partitions to read again now. Each of them is due again `ASK_AGAIN_S` seconds later."""
         now = self._clock.monotonic()
         due = [part for part, each in self.partitions.items() if now >= each.again_at]
         for part in due:

@@ -1,18 +1,18 @@
-"""Reading from librdkafka, which lets one thread at a time into its consumer.
+"""Reading from librdkafka. Only one thread at a time uses librdkafka's consumer, the thread that holds a lock.
 
-The thread in there holds the turn. The user's own thread reads records, inside `poll`: librdkafka has fetched them in
-the background, and handing them over from another thread would cost more than reading them, twice so while a handler
-keeps the interpreter busy. When nothing is there, `poll` waits inside librdkafka too, in short slices, because such a
-wait cannot be interrupted and `poll` must hear of rebalances and wake-ups.
+librdkafka fetches records in the background, and the user's thread takes them inside `poll`. A separate thread that
+reads ahead would reach only 0.75 of that throughput, and 0.49 if the handler reads every field (decision 0009). `poll`
+also waits inside librdkafka, but in short slices, because rebalances and wake-ups cannot interrupt such a wait.
 
-The fetch thread does the rest: it carries out commands, serves librdkafka's callbacks while the user's thread is away
-with its records, and replaces connections that fail. It asks for the turn, and the user's thread makes way.
+The fetch thread executes commands, runs librdkafka's callbacks while the user's thread handles records, and replaces
+a consumer whose connections fail. When the fetch thread requests the lock, the user's thread releases it.
 
-Back-pressure is not reading: librdkafka's `pause` would throw away what was prefetched (measured: 12 times the data,
-11 times the time). Only partitions that are held back for long, and keep being sent, are paused there.
+Back-pressure means that `poll` reads no more records. librdkafka's `pause` would discard prefetched data and fetch it
+again (measured: 12 times the data, 11 times the time). Only partitions with too many records held back are paused in
+librdkafka.
+
+Decisions: docs/decisions/0008-renewed-credentials.md, docs/decisions/0009-lazy-records.md.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
@@ -35,15 +35,16 @@ from fleet_consumer.record import Records, TopicPartition
 logger = logging.getLogger(__name__)
 
 READ_BATCH = 500
-"""Messages per read: measured fastest between 100 and 1000."""
+"""Maximum number of messages per read; values from 100 to 1000 were measured as the fastest."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Bytes of values that may wait to be taken: while the user's thread is away, each serving of callbacks may bring a
-record. `queued.max.messages.kbytes` bounds what librdkafka itself fetches ahead."""
+"""Maximum bytes of record values that wait for the user. Beyond this limit, the fetch thread runs no callbacks, because
+librdkafka may return a record from that call, which nobody takes while the user's thread is busy.
+`queued.max.messages.kbytes` limits librdkafka's own prefetching."""
 SLICE_S = 0.02
-"""The longest wait inside librdkafka, and so the delay of other news in a `poll` that waits for records. Half of it
-would double the cost of an idle consumer (a few thousandths of a core)."""
+"""Maximum seconds of one wait inside librdkafka, and so the maximum delay after which a waiting `poll` notices other
+changes. Half of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
 SERVE_S = 1.0
-"""The interval at which the fetch thread serves librdkafka."""
+"""Seconds between two calls in which the fetch thread lets librdkafka run its callbacks."""
 
 Command = Callable[[confluent_kafka.Consumer], None]
 
@@ -54,38 +55,39 @@ _partition: Callable[[Message], Any] = Message.partition
 
 
 class FetchThread:
-    """Reads the assigned partitions. `on_turn` is called, on the fetch thread, when it has given the turn back.
+    """Reads the assigned partitions. The fetch thread calls `on_released` after it has released the consumer's lock.
 
-    Constructing opens librdkafka's consumer, and raises SettingsRefused for values that it does not take; `start`
-    starts the thread, `close` ends both. All other methods belong to one thread, the user's.
+    The constructor opens librdkafka's consumer, and raises SettingsRefused for values that librdkafka does not accept.
+    `start` starts the thread; `close` ends the thread and the consumer. Unless noted otherwise, only the user's thread
+    may call a method.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, name: str, on_turn: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, config: Mapping[str, Any], *, name: str, on_released: Callable[[], None], clock: Clock) -> None:
         self.read_ahead = ReadAhead()
         self.sought = SoughtPlaces()
-        # The error that ended reading; written by whoever reads, read by any thread.
+        # The error that ended reading; written by the fetch thread, read by any thread.
         self.failure: InternalFailure | None = None
         self._errors = ReadErrors(clock)
         self._clock = clock
         self._config = config
-        # Before the consumer reads them: a renewal in between must not be missed.
+        # The files' state is recorded before librdkafka reads them, so that a renewal in between is not missed.
         self._tls_files = tls_files(config)
         self._login = Login(config)
         self._consumer = self._open()
-        self._on_turn = on_turn
+        self._on_released = on_released
         self._commands: deque[Command] = deque()
-        # Set to end the wait of the fetch thread: by a command or `close`.
+        # Set by commands and `close`, to end the fetch thread's wait.
         self._attention = threading.Event()
         self._closing = False
-        # True while the fetch thread waits for the turn: a lock alone would go back to the user's thread every time.
+        # True while the fetch thread waits for the lock, which the user's thread would otherwise always acquire first.
         self._asked = False
-        # Held while librdkafka's consumer is used. The user's thread tries it and never waits for it. Reentrant,
-        # because it knows its owner: after a signal handler raised, even the taker may not know whether it took it.
-        self._turn = threading.RLock()
-        # The rest only with the turn in hand. librdkafka's callbacks were served since the thread last looked.
+        # Guards librdkafka's consumer and the attributes below. The user's thread never waits for it. Reentrant, so
+        # that a thread interrupted by a signal handler's exception can find out whether it holds the lock.
+        self._consumer_lock = threading.RLock()
+        # True if librdkafka's callbacks have run since the fetch thread last checked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # The offset after the last record from librdkafka, and its epoch: where another consumer would have to go on.
+        # The offset after the last record from librdkafka, and that record's epoch. A new consumer continues there.
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -95,12 +97,12 @@ class FetchThread:
 
     @property
     def last_error(self) -> DataPlaneFailed | None:
-        """The error that keeps records from coming, None when nothing does (`ReadErrors.current`). Any thread."""
+        """The error that prevents reading, or None (`ReadErrors.current`). Any thread may read this property."""
         return self._errors.current()
 
     @property
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """The partitions that stand at data that cannot be read. Any thread."""
+        """The partitions that are stopped at unreadable data. Any thread may read this property."""
         return self._errors.unreadable
 
     @property
@@ -108,12 +110,12 @@ class FetchThread:
         return self._thread.is_alive()
 
     def assign(self, buffers: Collection[PartitionBuffer]) -> None:
-        """Read the partitions of these too, each from its buffer's position, reached in its leader epoch."""
+        """Read these partitions, too, each from its buffer's position and leader epoch."""
         added = [(buffer, buffer.topic_partition, buffer.position, buffer.leader_epoch) for buffer in buffers]
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             consumer.incremental_assign([at(part, offset, epoch) for _, part, offset, epoch in added])
-            # librdkafka remembers a pause across assignments.
+            # Resumed because librdkafka remembers a pause across assignments.
             consumer.resume([at(part) for _, part, _, _ in added])
             for buffer, part, offset, epoch in added:
                 self._reads_from(part, buffer, offset, epoch)
@@ -121,7 +123,6 @@ class FetchThread:
         self._do(command)
 
     def unassign(self, partitions: frozenset[TopicPartition]) -> None:
-
         def command(consumer: confluent_kafka.Consumer) -> None:
             known = [part for part in partitions if self._buffers.pop(part, None) is not None]
             consumer.incremental_unassign([at(part) for part in known])
@@ -132,7 +133,7 @@ class FetchThread:
         self._do(command)
 
     def seek(self, buffer: PartitionBuffer) -> None:
-        """Go on at the position of `buffer`, which replaces the partition's former buffer."""
+        """Continue at the position of `buffer`, which replaces the partition's former buffer."""
         part, offset, epoch = buffer.topic_partition, buffer.position, buffer.leader_epoch
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -145,15 +146,14 @@ class FetchThread:
         self._do(command)
 
     def hold(self, partition: TopicPartition) -> None:
-        """Stop fetching a partition whose records will not be taken for long."""
         self._do(lambda consumer: consumer.pause([at(partition)]) if partition in self._buffers else None)
 
     def unhold(self, partition: TopicPartition) -> None:
-        """Fetch a held partition again."""
         self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
 
     def stands(self, buffer: PartitionBuffer, offset: int) -> None:
-        """Keep that a partition stands at unreadable data of which librdkafka reports nothing, unless it has moved."""
+        """Store the error of unreadable data at `offset`, which librdkafka does not report. Does nothing if the
+        partition's position has changed."""
         part = buffer.topic_partition
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -162,30 +162,28 @@ class FetchThread:
 
         self._do(command)
 
-    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+    def take_records(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
         if limit and not self.read_ahead.waiting:
-            self._read_in_turn(0.0, limit)
-        return self.read_ahead.take(limit, on_out_of_range)
+            self._read_locked(0.0, limit)
+        return self.read_ahead.take_records(limit, on_out_of_range)
 
-    def wait(self, timeout_s: float, news: threading.Event) -> None:
-        """Wait until there may be something to take, or `news` is set, at most `timeout_s`. `on_turn` sets `news`."""
+    def wait(self, timeout_s: float, changed: threading.Event) -> None:
+        """Wait until there may be records to take, or `changed` is set."""
         deadline = self._clock.monotonic() + timeout_s
-        while not news.is_set() and (left := deadline - self._clock.monotonic()) > 0:
-            came = None if self.read_ahead.waiting else self._read_in_turn(min(left, SLICE_S), 1)
+        while not changed.is_set() and (left := deadline - self._clock.monotonic()) > 0:
+            came = None if self.read_ahead.waiting else self._read_locked(min(left, SLICE_S), 1)
             if came is None:
-                # Nothing is assigned, or the thread wants the turn: it calls `on_turn` when that has changed.
-                news.wait(left)
+                # Nothing is assigned, or the fetch thread wants the lock; it calls `on_released` after releasing it.
+                changed.wait(left)
                 return
             if self.read_ahead.pending:
                 return
 
     def start_over(self, buffers: Collection[PartitionBuffer]) -> None:
-        """Drop all that was read, and read from the positions of `buffers`, which replace all former ones.
-
-        For a user's thread whose reading was interrupted: messages from librdkafka are lost, of unknown partitions.
-        """
-        self._leave_turn()
-        # Also its counts: the interruption may have come between what they count and the counting.
+        """Drop all records read ahead, and read from the positions of `buffers`, which replace all former buffers.
+        Called after a read on the user's thread was interrupted, because messages of unknown partitions may be lost."""
+        self._release_lock()
+        # A new object resets the counts, too: the interruption may have come between an append or pop and its count.
         self.read_ahead = ReadAhead()
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -205,42 +203,43 @@ class FetchThread:
         self._next[part] = offset, epoch
         self._errors.readable(part)
 
-    def _read_in_turn(self, timeout_s: float, limit: int) -> int | None:
-        """Read until `limit` records wait or librdkafka has no more; the number that came last, None without a turn.
+    def _read_locked(self, timeout_s: float, limit: int) -> int | None:
+        """Read until `limit` records wait or librdkafka has no more.
 
-        Signal handlers run in here, on the main thread, and may raise anything: that goes to the user, and ends neither
-        the reading nor the turns.
+        Returns the number of messages of the last read, or None if the lock was not acquired. On the main thread,
+        signal handlers run inside this method and may raise any exception. The exception reaches the user, the lock is
+        released, and a later call continues reading.
         """
         taken = False
         try:
-            # Not while the thread wants the turn: a command may void what is read now.
+            # Do not read while the fetch thread wants the lock, because its command may invalidate what is read now.
             if self._asked or self._commands or not self._buffers:
                 return None
-            taken = self._turn.acquire(blocking=False)
+            taken = self._consumer_lock.acquire(blocking=False)
             if not taken:
                 return None
-            while (came := self._read(timeout_s)) == READ_BATCH and self.read_ahead.waiting < limit:
+            while (came := self._fetch_batch(timeout_s)) == READ_BATCH and self.read_ahead.waiting < limit:
                 timeout_s = 0.0
             return came
         except RuntimeError:
             if self.failure is None:
                 raise
-            return None  # librdkafka's consumer is closed, because the fetch thread has failed: that is the cause
+            return None  # librdkafka's consumer is closed, because the fetch thread has failed
         finally:
             if taken:
-                self._turn.release()
+                self._consumer_lock.release()
 
-    def _leave_turn(self) -> None:
-        """Give the turn back if it is still held, because taking it or giving it back was interrupted."""
+    def _release_lock(self) -> None:
+        """Release the lock if an interrupted call has left it acquired."""
         try:
             while True:
-                self._turn.release()
+                self._consumer_lock.release()
         except RuntimeError:
-            return  # it is not held by this thread
+            return  # this thread does not hold the lock
 
     def close(self, timeout_s: float) -> bool:
-        """End the thread and librdkafka's consumer; whether both ended in time."""
-        self._leave_turn()
+        """End the thread and librdkafka's consumer. Returns True if both ended within `timeout_s` seconds."""
+        self._release_lock()
         self._closing = True
         self._attention.set()
         if self._thread.ident is None:
@@ -258,12 +257,12 @@ class FetchThread:
     def _run(self) -> None:
         try:
             while True:
-                # Cleared before looking: what is asked for after this look sets it again.
+                # Cleared before the checks, so that a later command or `close` sets it again.
                 self._attention.clear()
                 if self._closing:
                     break
                 self._asked = True
-                with self._turn:
+                with self._consumer_lock:
                     self._asked = False
                     self._obey()
                     if self.last_error is not None:
@@ -272,62 +271,62 @@ class FetchThread:
                             self._reopen()
                     self._ask_again()
                     self._serve()
-                self._on_turn()
+                self._on_released()
                 self._attention.wait(SERVE_S)
         except Exception as bug:
-            # Also what librdkafka refuses: a partition that was not assigned or not moved must not go unread silently.
+            # Refusals by librdkafka end the thread, too: after a failed seek, a partition must not remain unread.
             self._fail(bug)
         finally:
             self._consumer.close()
 
     def _fail(self, bug: Exception) -> None:
-        # The first is the cause; what the other thread meets in a closed consumer is not.
+        # The first error is the cause; a later error may only result from the closed consumer.
         if self.failure is None:
             logger.error("reading ended", exc_info=bug)
             self.failure = InternalFailure(f"reading ended by {type(bug).__name__}: {bug}")
-        self._on_turn()
+        self._on_released()
 
     def _open(self) -> confluent_kafka.Consumer:
         return open_consumer({**self._config, "error_cb": self._on_error})
 
     def _reopen(self) -> None:
-        """Replace librdkafka's consumer, which cannot read certificates again, and go on where the old one stood.
+        """Replace librdkafka's consumer, which reads certificates only once, and continue at the same offsets.
 
-        Only after an error: working connections stay good with the certificates that they began with.
+        This happens only if files have changed and librdkafka reports errors. Secrets are often renewed before the
+        brokers' certificates, and without changed files librdkafka recovers on its own and keeps its prefetched data.
+        The offsets come from `_next`, because librdkafka reports the old position after a seek until a record arrives.
         """
-        # Also when they turn out to be unusable: they are tried again when they have changed again.
+        # Unusable files count as used, too; they are tried again only after the next change.
         self._tls_files.used()
         try:
             fresh = self._open()
-        except SettingsRefused as refused:  # renewed by halves, or wrongly; what works goes on
-            logger.warning("renewed TLS files are of no use: %s", refused)
+        except SettingsRefused as refused:  # the files are incomplete or wrong; the old consumer remains
+            logger.warning("renewed TLS files cannot be used: %s", refused)
             return
-        logger.info("TLS files have changed: the data plane is replaced, to use them")
-        reading = self._buffers.items()
-        fresh.incremental_assign([at(part, *self.sought.note(buffer, self._next[part])) for part, buffer in reading])
-        fresh.pause([at(part) for part, buffer in reading if buffer.on_hold])
-        worn, self._consumer = self._consumer, fresh
-        worn.close()
+        logger.info("TLS files have changed: librdkafka's consumer is replaced to use them")
+        buffers = self._buffers.items()
+        fresh.incremental_assign([at(part, *self.sought.record(buffer, self._next[part])) for part, buffer in buffers])
+        fresh.pause([at(part) for part, buffer in buffers if buffer.on_hold])
+        old, self._consumer = self._consumer, fresh
+        old.close()
         self._errors.last = None
         for part, error in self._errors.partitions.items():
             error.void = error.void and self._buffers[part].on_hold
 
     def _ask_again(self) -> None:
-        """Make librdkafka read failed partitions again: nothing is lost by seeking to where reading stands.
-
-        Each then gives a record, its end, or the error again; one that is held back gives nothing.
-        """
+        """Make librdkafka read failed partitions again, by a seek to their next offset. Each then returns a record, its
+        end, or the same error. Partitions that are paused in librdkafka are skipped, because they return nothing."""
         if not self._errors.partitions:
             return
         for part in self._errors.take_due():
             if self._buffers[part].on_hold:
                 continue
-            place = self.sought.note(self._buffers[part], self._next[part])
+            place = self.sought.record(self._buffers[part], self._next[part])
             try:
                 (read_again if self._errors.is_void(part) else seek)(self._consumer, part, *place)
                 self._errors.partitions[part].void = False
-            except KafkaException as refused:  # it stands still as it did
-                logger.info("partition %s-%d cannot be asked for again: %s", *part, refused.args[0].str())
+            except KafkaException as refused:  # the partition remains stopped
+                logger.info("partition %s-%d cannot be read again: %s", *part, refused.args[0].str())
 
     def _obey(self) -> None:
         if not self._commands:
@@ -337,22 +336,20 @@ class FetchThread:
         topics = {topic for topic, _ in self._buffers}
         self._only_topic = next(iter(topics)) if len(topics) == 1 else None
 
-    # With the turn in hand.
+    # With the lock held.
 
     def _serve(self) -> None:
-        """Let librdkafka run its callbacks, unless a read just did; a message that comes along is kept."""
+        """Let librdkafka run its callbacks, unless a read has just done so. If the call returns a message, keep it."""
         if not self._served and self.read_ahead.waiting_bytes < READ_AHEAD_BYTES:
             message = self._consumer.poll(0.0)
             if message is not None:
                 self._sort([message], counted=True)
         self._served = False
 
-    def _read(self, timeout_s: float) -> int:
-        """Read what is there, at most `READ_BATCH`; returns the number of messages. They are taken at once, uncounted.
-
-        The poll runs librdkafka's callbacks, too. Further messages are only taken without waiting: while librdkafka
-        waits to complete a batch, it keeps the messages that are there.
-        """
+    def _fetch_batch(self, timeout_s: float) -> int:
+        """Read at most `READ_BATCH` messages and return their number. The user's thread takes them at once, so their
+        bytes are not counted. librdkafka's `poll` also runs callbacks. Only `poll` waits, because `consume` would
+        withhold available messages while it waits for a full batch."""
         self._served = True
         first = self._consumer.poll(timeout_s)
         if first is None:
@@ -362,20 +359,20 @@ class FetchThread:
         return len(batch)
 
     def _sort(self, batch: list[Message], *, counted: bool) -> None:
-        """Put a batch into the read-ahead, errors apart."""
+        """Put a batch into the read-ahead, and handle its errors."""
         if any(map(_error, batch)):
             self._sift(batch, counted=counted)
         elif batch:
             self._deliver(batch, counted=counted)
 
     def _deliver(self, batch: list[Message], *, counted: bool) -> None:
-        """Cut a batch into runs of one partition. Usually it is one, which must cost next to nothing."""
+        """Cut a batch into runs of one partition each. Usually there is a single run, and that case must be fast."""
         partitions = list(map(_partition, batch))
         topic = self._only_topic
         if topic is not None and partitions.count(partitions[0]) == len(partitions):
             self._put((topic, partitions[0]), batch, counted=counted)
             return
-        # One topic is the usual case, and grouping numbers is three times as fast as grouping pairs.
+        # Usually there is one topic. Grouping by number is three times as fast as grouping by topic and number.
         keys: list[Any] = partitions if topic is not None else list(zip(map(_topic, batch), partitions, strict=True))
         start = 0
         for key, same in groupby(keys):
@@ -394,10 +391,7 @@ class FetchThread:
             errors.readable(key)
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:
-        """Take the errors out of a batch. Rare, so it may be slow.
-
-        Data that came before an error is delivered before it, since an error may end what its partition can give.
-        """
+        """Separate rare errors from a batch. An error may stop a partition, so earlier messages are delivered first."""
         good: list[Message] = []
         for message in batch:
             error = message.error()
@@ -416,10 +410,9 @@ class FetchThread:
         key = (message.topic() or "", -1 if number is None else number)
         buffer = self._buffers.get(key)
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            # librdkafka looks for the coordinator of a group that it never uses; ours is asked, and refused, elsewhere.
+            # Only logged: librdkafka never uses this coordinator, and the coordinator thread reports the refusal.
             logger.debug("data plane: %s", error.str())
-        elif buffer is None:
-            # Whatever librdkafka still has to say about a partition that is gone is over.
+        elif buffer is None:  # the partition is no longer assigned, so its end is ignored
             if error.code() != KafkaError._PARTITION_EOF:
                 self._on_error(error)
         elif self._errors.is_void(key):
@@ -429,11 +422,11 @@ class FetchThread:
         elif error.code() == KafkaError._PARTITION_EOF:
             end = _offset(message)
             self._errors.readable(key)
-            # Usually it ends right behind its last record. An end from before a seek never comes: librdkafka drops it.
+            # Usually there is no gap before the end. librdkafka drops end events that were queued before a seek.
             if end > self._next[key][0]:
                 self.read_ahead.put_end(buffer, end)
                 self._next[key] = end, self._next[key][1]
-        else:  # kept until the partition is read again (`_ask_again`); at unreadable data it stands still
+        else:  # the error is kept until the partition is read again (`_ask_again`); unreadable data stops the partition
             failure = failure_of(key, self._next[key][0], error)
             if isinstance(failure, DataUnreadable):
                 try:
@@ -443,7 +436,7 @@ class FetchThread:
             self._errors.put(key, self._next[key][0], failure)
 
     def _on_error(self, error: KafkaError) -> None:
-        """Keep an error for a while, or until records flow; librdkafka goes on trying by itself."""
+        """Record an error that names no partition; librdkafka retries on its own."""
         failure = DataPlaneFailed(f"{error.name()}: {error.str()}")
-        self._errors.note(failure)
+        self._errors.record_error(failure)
         logger.warning("data plane: %s", failure)

@@ -1,5 +1,5 @@
-"""Group membership as state machines: events with their time go in, actions come out.
+"""Group membership as state machines: timed events go in, actions come out.
 
-Parts common to all protocols, and one package for each protocol behind `machine.GroupMachine`. Nothing here may own a
-thread, a socket, a lock, a clock or a source of randomness.
+This package has the code common to all rebalance protocols, and one subpackage per protocol, whose machine implements
+`coordinator.thread.GroupMachine`. Nothing here may own a thread, a socket, a lock, a clock or a source of randomness.
 """

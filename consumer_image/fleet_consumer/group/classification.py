@@ -1,10 +1,8 @@
-"""Meaning of each error code in each group API: one table, to be read and tested as a whole.
+"""Meaning of each error code in each group API, as one table that can be read and tested as a whole.
 
-After Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that is not
-listed ends the consumer with UnexpectedAnswer, unless `OTHERWISE` has a rule for the API.
+Follows Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that is
+not listed ends the consumer with UnexpectedAnswer, unless `OTHERWISE` has a rule for the API.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,9 +31,9 @@ class Verdict(Enum):
     RETRY = auto()
     """Send the same request again, after the backoff."""
     REJOIN = auto()
-    """Join again at once; the identity stays."""
+    """Join again at once; the identity is kept."""
     COORDINATOR_LOST = auto()
-    """Look for the coordinator, then go on; the identity stays."""
+    """Look up the coordinator, then continue; the identity is kept."""
     ADOPT_MEMBER_ID = auto()
     """Join again at once with the member id of the response (KIP-394)."""
     RESET_GENERATION = auto()
@@ -43,14 +41,14 @@ class Verdict(Enum):
     RESET_MEMBER = auto()
     """Forget generation and member id, join again."""
     REFUSED = auto()
-    """Raise from the call; nothing else changes."""
+    """Raise the rule's error from the user's call; nothing else changes."""
     FATAL = auto()
     """End the consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict, and for FATAL, REFUSED and given-up RETRY the error to raise, with advice."""
+    """A verdict on an error code. `error` and `advice` form the exception for FATAL, REFUSED or an abandoned RETRY."""
 
     verdict: Verdict
     error: type[errors.ConsumerError] | None = None
@@ -75,7 +73,8 @@ _JOIN_REFUSALS: Mapping[int, Rule] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: Rule(
         Verdict.FATAL,
         errors.InconsistentProtocol,
-        "member and group share no assignor, or it is not a consumer group; list an assignor that all members have",
+        "this member and the group have no assignor in common, or the group is not a consumer group; "
+        "list an assignor that all members have",
     ),
     ErrorCode.INVALID_SESSION_TIMEOUT: Rule(
         Verdict.FATAL,
@@ -84,7 +83,7 @@ _JOIN_REFUSALS: Mapping[int, Rule] = {
     ),
     ErrorCode.INVALID_GROUP_ID: Rule(Verdict.FATAL, errors.InvalidGroupId, "choose another group id"),
     ErrorCode.GROUP_MAX_SIZE_REACHED: Rule(
-        Verdict.FATAL, errors.GroupFull, "the group has group.max.size members; run fewer or raise that"
+        Verdict.FATAL, errors.GroupFull, "the group has group.max.size members; run fewer or raise this limit"
     ),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
 }
@@ -120,7 +119,7 @@ _LEADER_MOVES: Mapping[int, Rule] = {
         Verdict.REFUSED, errors.TopicAuthorizationFailed, "allow the principal Describe on the topic"
     ),
 }
-"""Rules for lookups that a partition's leader answers; retries go to wherever it has moved."""
+"""Rules for lookups at a partition's leader; retries go to the current leader."""
 
 RULES: Mapping[Api, Mapping[int, Rule]] = {
     Api.FIND_COORDINATOR: {
@@ -145,10 +144,11 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.SYNC_GROUP: {
         **_CURRENT_MEMBER,
-        # A coordinator that is loading has lost this rebalance. Before Kafka 4 it answered RebalanceInProgress; Java's
-        # client treats the new code as fatal.
+        # A coordinator that is still loading the group does not know this rebalance. Before Kafka 4 it returned
+        # REBALANCE_IN_PROGRESS. Java's client treats COORDINATOR_LOAD_IN_PROGRESS as fatal here.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _REJOIN,
-        # Java's client raises this itself for a wrong protocol name; brokers from 2.5 on (KIP-559) answer it.
+        # Java's client raises this error itself if the protocol name is wrong; brokers have returned it since Kafka 2.5
+        # (KIP-559).
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: _JOIN_REFUSALS[ErrorCode.INCONSISTENT_GROUP_PROTOCOL],
     },
     Api.HEARTBEAT: {**_CURRENT_MEMBER, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY},
@@ -157,7 +157,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
-        # The topic was deleted, or is new to this broker: `CommitFlow` waits to find out.
+        # Either the topic was deleted, or this broker does not know it yet. `CommitFlow` retries until that is clear.
         ErrorCode.UNKNOWN_TOPIC_ID: Rule(
             Verdict.RETRY,
             errors.TopicDeleted,
@@ -189,26 +189,27 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
 }
 
 OTHERWISE: Mapping[Api, Rule] = {
-    # The outcome is unknown, and committing the same offsets again does no harm.
+    # The outcome is unknown; committing the same offsets again is harmless.
     Api.OFFSET_COMMIT: Rule(Verdict.REFUSED, errors.RetriableCommitFailed, "commit the same or later offsets again"),
-    # Nothing may be assumed about the partition. Lookups of others go on.
+    # Nothing is known about the partition; lookups of other partitions continue.
     Api.OFFSET_FETCH: _LOOKUP_REFUSED,
     Api.LIST_OFFSETS: _LOOKUP_REFUSED,
     Api.OFFSET_FOR_LEADER_EPOCH: _LOOKUP_REFUSED,
     Api.FETCH: _LOOKUP_REFUSED,
 }
 
-_UNEXPECTED = Rule(Verdict.FATAL, errors.UnexpectedAnswer, "unexpected in the protocol; see the broker's log")
+_UNEXPECTED = Rule(
+    Verdict.FATAL, errors.UnexpectedAnswer, "the protocol does not allow this error here; see the broker's log"
+)
 
 
 def rule_for(api: Api, code: int) -> Rule:
-    """The rule for any error code, listed or not."""
     return RULES[api].get(code) or OTHERWISE.get(api, _UNEXPECTED)
 
 
 def error_for(api: Api, code: int, group_id: str) -> errors.ConsumerError:
-    """The exception for a code with a FATAL or REFUSED rule; `UnexpectedAnswer` for a rule without one."""
+    """Return the exception for a code with a FATAL or REFUSED rule; UnexpectedAnswer if the rule has no error class."""
     rule = rule_for(api, code)
     kind = rule.error or errors.UnexpectedAnswer
     advice = f"; {rule.advice}" if rule.advice else ""
-    return kind(f"group {group_id!r}: {api.value} was answered {describe(code)}{advice}")
+    return kind(f"group {group_id!r}: {api.value} returned {describe(code)}{advice}")

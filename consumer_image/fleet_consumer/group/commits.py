@@ -1,10 +1,10 @@
-"""Commits in flight: building requests, classifying responses, deciding retries.
+"""Offset commits: building requests, classifying responses, deciding retries.
 
-The machine owns identity and coordinator; `CommitFlow` owns the commits, and returns as a judgement what a response
-means for the membership. Without a response a commit is neither stored nor failed: its outcome is unknown.
+The group machine owns the member's identity and the coordinator's address. `CommitFlow` owns the commits; it returns a
+response's effect on the membership as a `CommitJudgement`. Without a response, the outcome of a commit is unknown: its
+offsets may have been stored. If only some topic ids are known, the commit is still one request, because the coordinator
+writes a request as a whole and one commit must have one outcome.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,26 +27,28 @@ from fleet_consumer.wire.offsets import (
 from fleet_consumer.wire.schema import ZERO_UUID
 
 UNKNOWN_TOPIC_PATIENCE_S = 5.0
-"""Retry time of a commit for a topic unknown to the broker. Java retries until its own timer ends, and so hangs for a
-minute on a deleted topic. By name the time runs from the commit on, by id from the first such response about the id:
-ids are never reused, so the finding holds for later commits, too."""
+"""Seconds for which a commit is retried while the broker does not know its topic. Java hangs for a minute on a deleted
+topic. If the commit has topic names, the time runs from its request. With topic ids, it runs from the first response
+that reported the id as unknown, also for later commits, because ids are never reused."""
 
 NAMED_MAX = 20
-"""Refused partitions that an error names."""
+"""Maximum number of refused partitions named in an error."""
 
 COMMIT_PARTITIONS_MAX = 1_000
 COMMIT_BYTES_MAX = 512 * 1024
-"""Partitions of one request, and about the bytes that they take. The coordinator appends a request as one batch to its
-topic, which refuses one above `max.message.bytes` (1 MiB): as a whole, whatever is in it."""
+"""Limits of one OffsetCommit request: the number of partitions, and their approximate bytes. The coordinator appends
+the request as one batch to `__consumer_offsets`, which refuses a batch above `max.message.bytes` (1 MiB) as a whole."""
 COMMIT_BYTES = 336
-"""At most the bytes of one partition there, without its topic's name and metadata: 80, and a group id."""
+"""Maximum bytes of one partition in such a batch, without topic name and metadata: 80 bytes plus the group id."""
 
 UNANSWERED: Final = 1 << 16
-"""The code of partitions that an answer leaves out: none of the protocol's, which have 16 bits. Nothing is known of
-them, and committing the same offsets again does no harm."""
-UNANSWERED_WORDS: Final = "the coordinator's answer leaves partitions out"
+"""Code for partitions that a response lacks. It is not a protocol code, because those have 16 bits. Whether the offsets
+were stored is unknown, and committing the same offsets again is harmless."""
+UNANSWERED_WORDS: Final = "the coordinator's response lacks partitions"
 
-NOT_A_MEMBER = "this consumer is not a member of the group now, others may own its partitions; poll to join again"
+NOT_A_MEMBER = (
+    "this consumer is currently not a member of the group, so other members may own its partitions; poll to join again"
+)
 
 _GRAVITY = (
     Verdict.FATAL,
@@ -58,13 +60,12 @@ _GRAVITY = (
     Verdict.RETRY,
     Verdict.OK,
 )
-"""Order of verdicts: of several in one response, the first counts, which changes most."""
+"""Verdicts by decreasing effect on the member. The first verdict in this order that a response contains decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitJudgement:
-    """Verdict on a whole commit: the rule, its error code, and the partitions that got it. `refused` has all that are
-    not stored."""
+    """The rule that decides a commit, and the partitions with its `code`. `refused`: all partitions not stored."""
 
     rule: Rule
     code: int
@@ -73,14 +74,16 @@ class CommitJudgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The member's situation, as far as commits depend on it.
+class CommitContext:
+    """The member's state, as far as commits depend on it.
 
-    `holds`: it is cooperative and owns partitions. Its commits can wait for the end of a rebalance: that needs no
-    callback on the user's thread, which may be the one that waits. An eager member has given up everything by then.
-    `may_commit`: the broker takes commits now. `rebalancing`: a rebalance is under way, `joining`: it waits for the
-    JoinGroup response. `keeps`: it keeps partitions through the rebalance. `expelled`: it lost its generation, and the
-    user's thread still holds partitions.
+    - `holds`: the member is cooperative and owns partitions. Its commits can wait until a rebalance ends, because the
+      rebalance needs no callback on the user's thread, which may be blocked in the commit. An eager member has
+      already given up its partitions.
+    - `may_commit`: the broker accepts commits now.
+    - `joining`: the member waits for the JoinGroup response.
+    - `keeps`: the member keeps partitions through the rebalance.
+    - `expelled`: the member lost its generation while the user's thread still holds partitions.
     """
 
     identity: MemberIdentity
@@ -94,10 +97,11 @@ class Standing:
 
 
 def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Commit) -> OffsetCommitRequest:
-    """Build the OffsetCommit of this member and generation, or of no member while the group is empty.
+    """Build the OffsetCommit of this member and generation. An empty identity makes it a commit without a membership,
+    which the broker accepts while the group has no members.
 
-    Topics go by id if the broker takes ids and all of them are known, else all by name, as in Java's client. An id is
-    unknown with brokers before Kafka 2.8, which take none either, and for partitions that were not read.
+    As in Java's client, topics are named by id if the broker accepts ids and all ids are known, otherwise by name. Ids
+    are unknown for partitions that were not read, and with brokers before Kafka 2.8.
     """
     topics: dict[tuple[str, UUID], list[OffsetCommitRequestPartition]] = {}
     for part, entry in commit.offsets.items():
@@ -125,10 +129,10 @@ def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Co
 def commit_parts(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> Iterator[dict[TopicPartition, OffsetAndMetadata]]:
-    """Cut a commit into as many requests as it takes; each has an outcome of its own."""
+    """Split a commit into requests that are small enough for the coordinator; each request has its own outcome."""
     part, size = dict[TopicPartition, OffsetAndMetadata](), 0
     for each, entry in offsets.items():
-        # Characters have at most four bytes.
+        # A character has at most four bytes in UTF-8.
         length = COMMIT_BYTES + len(each.topic) + 4 * len(entry.metadata)
         if part and (len(part) == COMMIT_PARTITIONS_MAX or size + length > COMMIT_BYTES_MAX):
             yield part
@@ -144,10 +148,8 @@ def judge(
     offsets: Mapping[TopicPartition, OffsetAndMetadata],
     ids: Mapping[TopicPartition, UUID],
 ) -> CommitJudgement:
-    """The gravest verdict among the partitions of a commit: those of `offsets` that are not answered are not stored.
-
-    `ids` are those of the commit, for responses without names.
-    """
+    """Return the verdict with the largest effect. Partitions of `offsets` that the response lacks count as not stored.
+    `ids` are the commit's topic ids, for responses without topic names."""
     names = {topic_id: part.topic for part, topic_id in ids.items()}
     by_code: dict[int, list[TopicPartition]] = {}
     for topic in response.topics:
@@ -178,63 +180,59 @@ def _refusal(code: int) -> errors.Refusal:
 
 
 class CommitFlow:
-    """The unfinished commits of one member."""
-
     def __init__(self, settings: GroupSettings, backoff: Backoff) -> None:
         self._settings = settings
         self._backoff = backoff
         self._waiting: list[tuple[float, Commit]] = []
         self._in_flight: list[Commit] = []
-        # Topic ids unknown to the coordinator, and since when.
+        # Times of the first responses that reported a topic id as unknown, keyed by topic id.
         self._unknown_ids: dict[UUID, float] = {}
 
     @property
     def next_at(self) -> float:
-        """The time at which the next waiting commit is due; NEVER without one."""
         return min((at for at, _ in self._waiting), default=NEVER)
 
     @property
     def pending(self) -> bool:
-        """True while a commit is unfinished."""
         return bool(self._waiting or self._in_flight)
 
-    def advance(self, standing: Standing, now: float) -> list[Action]:
-        """Send due commits; finish those that cannot succeed any more or have run out of time."""
+    def advance(self, context: CommitContext, now: float) -> list[Action]:
+        """Send the commits that are due; finish commits that can no longer succeed or have run out of time."""
         due = [commit for at, commit in self._waiting if now >= at]
         self._waiting = [(at, commit) for at, commit in self._waiting if now < at]
-        return [action for commit in due for action in self.start(commit, standing, now)]
+        return [action for commit in due for action in self.start(commit, context, now)]
 
-    def start(self, commit: Commit, standing: Standing, now: float) -> list[Action]:
+    def start(self, commit: Commit, context: CommitContext, now: float) -> list[Action]:
         """Send a commit, keep it for later, or finish it with an error."""
         if commit.deadline is not None and now >= commit.deadline:
-            return self._later(commit, now, self._rebalancing() if standing.keeps else self._retriable("time is up"))
-        if not commit.alone and not standing.may_commit:
-            if standing.keeps:
+            return self._later(commit, now, self._rebalancing() if context.keeps else self._retriable("timed out"))
+        if not commit.alone and not context.may_commit:
+            if context.keeps:
                 return self._later(commit, now, self._rebalancing())
-            rejoins = standing.rebalancing and not standing.expelled
+            rejoins = context.rebalancing and not context.expelled
             error = self._rebalancing() if rejoins else errors.CommitFailed(self._about(NOT_A_MEMBER))
             return [FinishCommit(commit, error)]
-        if standing.coordinator is None:
-            # A consumer without a membership looks for a coordinator no sooner than at its first commit.
+        if context.coordinator is None:
+            # A consumer without a membership may look up its coordinator only now, so its first commit waits.
             waits = commit.alone and commit.deadline is None and commit.sent_as is None
             if waits and now < commit.requested_at + self._settings.request_timeout_s:
-                # Due at once, so that waiting commits are sent in the order of their requests.
+                # Due at once, so that waiting commits are sent in the order in which they were requested.
                 self._waiting.append((now, commit))
                 return []
             return self._later(commit, now, self._retriable("the group's coordinator is unknown"))
-        commit.sent_as = MemberIdentity() if commit.alone else standing.identity
+        commit.sent_as = MemberIdentity() if commit.alone else context.identity
         self._in_flight.append(commit)
         request = commit_request(self._settings, commit.sent_as, commit)
-        return [Send(standing.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
+        return [Send(context.coordinator, Channel.MAIN, request, self._settings.request_timeout_s, ForCommit(commit))]
 
     def answered(
-        self, commit: Commit, response: OffsetCommitResponse, standing: Standing, now: float
+        self, commit: Commit, response: OffsetCommitResponse, context: CommitContext, now: float
     ) -> tuple[list[Action], CommitJudgement]:
-        """Take a response. Returns actions for the commit, and the judgement for the membership."""
+        """Handle a response. Returns the actions for the commit, and the judgement, which may affect the membership."""
         self._in_flight.remove(commit)
         judgement = judge(response, commit.offsets, commit.ids)
-        self._note_ids(commit, judgement, now)
-        older = commit.sent_as is not standing.identity
+        self._record_ids(commit, judgement, now)
+        older = commit.sent_as is not context.identity
         error: Exception | None
         match judgement.rule.verdict:
             case Verdict.OK:
@@ -245,15 +243,15 @@ class CommitFlow:
                 failure.not_committed = judgement.refused
                 return self._later(commit, now, failure), judgement
             case Verdict.REJOIN | Verdict.RESET_MEMBER | Verdict.RESET_GENERATION if self._overtaken(
-                commit, judgement, standing
+                commit, judgement, context
             ):
                 return self._later(commit, now, self._rebalancing()), judgement
             case Verdict.REJOIN:
                 error = self._rebalancing()
             case Verdict.RESET_MEMBER | Verdict.RESET_GENERATION:
-                error = self._stale(commit, judgement.code, standing)
+                error = self._stale(commit, judgement.code, context)
             case Verdict.FATAL if older and judgement.code == ErrorCode.FENCED_INSTANCE_ID:
-                error = self._stale(commit, judgement.code, standing)
+                error = self._stale(commit, judgement.code, context)
             case Verdict.FATAL:
                 error = error_for(Api.OFFSET_COMMIT, judgement.code, self._settings.group_id)
             case _:
@@ -261,12 +259,12 @@ class CommitFlow:
         return [FinishCommit(commit, error)], judgement
 
     def unanswered(self, commit: Commit, cause: Exception, now: float) -> list[Action]:
-        """Retry after a lost request: the offsets may be stored, and storing them again does no harm."""
+        """Retry a commit whose request or response was lost; storing the same offsets again is harmless."""
         self._in_flight.remove(commit)
         return self._later(commit, now, self._retriable(str(cause)))
 
     def abandon(self, error: Exception) -> list[Action]:
-        """Finish all commits with `error`; no response will be taken any more."""
+        """Finish all commits with `error`; later responses are ignored."""
         ended = [commit for _, commit in self._waiting] + self._in_flight
         self._waiting, self._in_flight = [], []
         return [FinishCommit(commit, error) for commit in ended]
@@ -276,21 +274,21 @@ class CommitFlow:
         return commit in self._in_flight
 
     def _later(self, commit: Commit, now: float, failure: errors.ConsumerError) -> list[Action]:
-        """Retry after the backoff, or finish with `failure` without retries or time left."""
+        """Retry after the backoff. Without a deadline (no retries) or after it, finish the commit with `failure`."""
         if commit.deadline is None or now >= commit.deadline:
             return [FinishCommit(commit, failure)]
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
-    def _overtaken(self, commit: Commit, judgement: CommitJudgement, standing: Standing) -> bool:
-        """True if a rebalance overtook the commit of a member that keeps its partitions: the new generation commits."""
-        if not standing.holds or not standing.identity.valid:
+    def _overtaken(self, commit: Commit, judgement: CommitJudgement, context: CommitContext) -> bool:
+        """True if a rebalance overtook the commit, and the member keeps its partitions, so that it can commit again."""
+        if not context.holds or not context.identity.valid:
             return False
-        older = commit.sent_as is not standing.identity or standing.joining
+        older = commit.sent_as is not context.identity or context.joining
         return older or judgement.rule.verdict is Verdict.REJOIN
 
-    def _note_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
-        """Remember since when the coordinator has not known a topic id. Brokers learn of new topics within moments."""
+    def _record_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
+        """Record the time since which the coordinator has not known a topic id. New ids become known within moments."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             for part in judgement.partitions:
                 if part in commit.ids:
@@ -300,7 +298,7 @@ class CommitFlow:
                 self._unknown_ids.pop(topic_id, None)
 
     def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
-        """True if all refused topics have been unknown for so long that they are gone; others may be new."""
+        """True if the broker has not known the topics for so long that they count as deleted, no longer as new."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
             return now - max(since, default=commit.requested_at) >= UNKNOWN_TOPIC_PATIENCE_S
@@ -308,7 +306,7 @@ class CommitFlow:
         return unknown_topic and now - commit.requested_at >= UNKNOWN_TOPIC_PATIENCE_S
 
     def _refused(self, judgement: CommitJudgement) -> errors.ConsumerError:
-        """The error for refused partitions; the broker may have stored the others."""
+        """Return the error for refused partitions; the broker may have stored the offsets of the other partitions."""
         kind = judgement.rule.error or errors.CommitRefused
         advice = f"; {judgement.rule.advice}" if judgement.rule.advice else ""
         parts = judgement.partitions
@@ -321,18 +319,18 @@ class CommitFlow:
         error.not_committed = judgement.refused
         return error
 
-    def _stale(self, commit: Commit, code: int, standing: Standing) -> errors.ConsumerError:
-        """The error for a commit under an unknown member id or generation, an earlier or the current one."""
+    def _stale(self, commit: Commit, code: int, context: CommitContext) -> errors.ConsumerError:
+        """Return the error for a member id or generation, current or earlier, that the coordinator refuses."""
         if commit.alone:
             return errors.CommitFailed(
                 self._about(
-                    f"{describe(code)}: the group has members, and only they may commit; give the consumer that "
-                    "assigns its partitions itself a group id of its own"
+                    f"{describe(code)}: the group has members, and only they may commit; give the consumer with "
+                    "manually assigned partitions its own group id"
                 )
             )
-        if commit.sent_as is not standing.identity and standing.rebalancing:
+        if commit.sent_as is not context.identity and context.rebalancing:
             return errors.RebalanceInProgress(
-                self._about("a newer generation is being joined; poll, then commit the partitions still assigned")
+                self._about("the member is joining a newer generation; poll, then commit the partitions still assigned")
             )
         return errors.CommitFailed(self._about(f"{describe(code)}: {NOT_A_MEMBER}"))
 

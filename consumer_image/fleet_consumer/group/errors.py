@@ -1,11 +1,9 @@
 """Errors of a consumer: one class for each case that callers may handle differently.
 
-After a `ConsumerError` the consumer goes on. A `FatalConsumerError` ends it: every later call raises the same one,
-except `close`. Each carries `reason`, by default its class name, for conditions and metrics, and a message that names
-the object, what was seen and what to do.
+After a `ConsumerError` the consumer continues. A `FatalConsumerError` ends it: every later call except `close` raises
+the same error. Each has a `reason` for conditions and metrics, by default its class name, and a message that names the
+object, what was seen and what to do.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
@@ -14,8 +12,7 @@ from fleet_consumer.record import TopicPartition
 
 
 class Refusal(NamedTuple):
-    """A broker's refusal of one partition's commit, in its words. `lasting`: the same commit is refused again until
-    somebody changes something."""
+    """A broker's refusal to commit a partition. `lasting`: only a change of the commit or the permissions helps."""
 
     words: str
     lasting: bool
@@ -24,8 +21,9 @@ class Refusal(NamedTuple):
 class ConsumerError(Exception):
     """Base class of all errors of `Consumer`. The consumer can still be used.
 
-    Of a commit, `not_committed` has the partitions whose offsets are not stored, with the broker's refusal where it
-    gave one; all others of the commit are stored. None: that is not known of any.
+    After a failed commit, `not_committed` maps each partition whose offset is not stored to the broker's refusal, or to
+    None if the broker gave none; the offsets of all other partitions are stored. If `not_committed` itself is None,
+    nothing is known about any partition.
     """
 
     reason: ClassVar[str] = "ConsumerError"
@@ -38,7 +36,7 @@ class ConsumerError(Exception):
 
 
 class FatalConsumerError(ConsumerError):
-    """Base class of errors that end a consumer: close it, fix the cause, make a new one."""
+    """Base class of errors that end a consumer: close it, fix the cause, create a new one."""
 
 
 class FencedInstance(FatalConsumerError):
@@ -46,7 +44,7 @@ class FencedInstance(FatalConsumerError):
 
 
 class InconsistentProtocol(FatalConsumerError):
-    """The group shares no assignor with this consumer, or is not a consumer group at all."""
+    """The group shares no assignor with this consumer, or is not a consumer group."""
 
 
 class InvalidSessionTimeout(FatalConsumerError):
@@ -58,7 +56,7 @@ class InvalidGroupId(FatalConsumerError):
 
 
 class GroupFull(FatalConsumerError):
-    """The group has `group.max.size` members."""
+    """The group already has `group.max.size` members."""
 
 
 class GroupAuthorizationFailed(FatalConsumerError):
@@ -66,11 +64,11 @@ class GroupAuthorizationFailed(FatalConsumerError):
 
 
 class AuthenticationFailed(FatalConsumerError):
-    """A broker, or the token endpoint, refused the credentials. Not fatal with `retry_authentication`."""
+    """A broker or the token endpoint refused the credentials. Not fatal with `retry_authentication`."""
 
 
 class TlsFailed(AuthenticationFailed):
-    """The TLS handshake failed: a certificate is not trusted, on either side, or a file cannot be used."""
+    """The TLS handshake failed: one side does not trust the other's certificate, or a file is unusable."""
 
 
 class UnsupportedByCoordinator(FatalConsumerError):
@@ -78,7 +76,7 @@ class UnsupportedByCoordinator(FatalConsumerError):
 
 
 class UnexpectedAnswer(FatalConsumerError):
-    """The coordinator answered an error that the protocol does not allow here; retries would only hide it."""
+    """The coordinator returned an error that the protocol does not allow here; retries would only hide it."""
 
 
 class TopicAuthorizationFailed(ConsumerError):
@@ -86,27 +84,27 @@ class TopicAuthorizationFailed(ConsumerError):
 
 
 class TopicMissing(ConsumerError):
-    """A subscribed topic does not exist (yet); it is looked up again until it does."""
+    """A subscribed topic does not exist (yet); the lookup is repeated until the topic exists."""
 
 
 class AssignorFailed(ConsumerError):
-    """The assignor raised, or broke its contract, while this member led a rebalance; the rebalance is tried again."""
+    """The assignor raised or broke its contract while this member led a rebalance; the rebalance is retried."""
 
 
 class CoordinatorUnavailable(ConsumerError):
-    """The group has no coordinator now, or it is still loading the group; retried until it answers."""
+    """The group currently has no coordinator, or the coordinator is still loading the group. The request is retried."""
 
 
 class PollTimedOut(ConsumerError):
-    """`poll` was not called within `max_poll_interval_ms`, so this member gave up its membership; polling rejoins."""
+    """`poll` was not called within `max_poll_interval_ms`; the membership was given up until the next `poll`."""
 
 
 class CommitFailed(ConsumerError):
-    """The offsets were not committed: another member may own the partitions. Do not repeat the commit."""
+    """The offsets were not committed, and another member may own the partitions now. Do not repeat the commit."""
 
 
 class RebalanceInProgress(ConsumerError):
-    """The offsets were not committed because the group is rebalancing; poll, then commit what is still owned."""
+    """The group is rebalancing, so the offsets were not committed; poll, then commit the partitions still assigned."""
 
 
 class RetriableCommitFailed(ConsumerError):
@@ -118,8 +116,8 @@ class CommitRefused(ConsumerError):
 
 
 class TopicDeleted(CommitRefused):
-    """The topic was deleted after its records were read, and the positions were not committed: they are not valid in a
-    new topic of the same name, which is read from its beginning. Do not repeat the commit."""
+    """The topic was deleted after its records were read. The positions were not committed, because a new topic of the
+    same name is read from its beginning. Do not repeat the commit."""
 
 
 class OffsetLookupFailed(ConsumerError):
@@ -131,7 +129,7 @@ class MetadataLookupFailed(ConsumerError):
 
 
 class NoOffsetForPartition(ConsumerError):
-    """A partition has no usable offset and the reset policy is `none`; seek it, or commit an offset for it."""
+    """A partition has no usable offset and the reset policy is `none`; seek, or commit an offset for it."""
 
     def __init__(self, message: str, partitions: Iterable[TopicPartition]) -> None:
         super().__init__(message)
@@ -139,11 +137,11 @@ class NoOffsetForPartition(ConsumerError):
 
 
 class GroupMetadataUnknown(ConsumerError):
-    """The linked librdkafka writes group metadata, which transactions need, in an unknown format."""
+    """The linked librdkafka uses an unknown format for the group metadata that transactions need."""
 
 
 class NotAssigned(ConsumerError):
-    """The call names a partition that this consumer does not own now."""
+    """The call names a partition that this consumer does not own."""
 
 
 class NotSubscribed(ConsumerError):
@@ -163,24 +161,24 @@ class ConsumerClosed(ConsumerError):
 
 
 class ForkedConsumer(ConsumerError):
-    """This process is a fork of the consumer's, without its threads; make a new consumer here."""
+    """This process is a fork of the consumer's process, without its threads. Create a new consumer in this process."""
 
 
 class ConcurrentUse(ConsumerError):
-    """Two threads used the consumer at once; only `wakeup` and `membership` are for any thread."""
+    """Two threads used the consumer at once. Only methods whose docstring says so may be called from any thread."""
 
 
 class DataPlaneFailed(ConsumerError):
-    """librdkafka reported an error about the records of one partition, or of all."""
+    """librdkafka reported an error about the records of one partition, or of all partitions."""
 
 
 class DataUnreadable(DataPlaneFailed):
-    """A batch of a partition cannot be read: wrong checksum, unknown codec or format, damaged. Nothing behind it is
-    handed out; it is tried again until it can be read or is passed by."""
+    """A batch of a partition is unreadable: it is damaged, or its checksum is wrong, or its codec or format is unknown.
+    Records after the batch are not returned. The read is retried until it succeeds or the batch is skipped."""
 
 
 class RecordsExpired(DataPlaneFailed):
-    """Records that were to be read are gone from the log: retention or a deletion removed them."""
+    """Retention or a deletion removed records from the log before they were read."""
 
     reason = "RangeExpired"
 

@@ -1,9 +1,7 @@
-"""Settings of a membership, and its snapshot: immutable, safe to hand to any thread.
+"""Settings of a group membership, and an immutable snapshot of it, which any thread may read.
 
-The machine's shell publishes a new snapshot after every event; no other code looks into the machine.
+The coordinator thread publishes a new snapshot after every event; no other code reads the machine's state.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The committed position of a partition: next offset to read, its leader epoch (-1 unknown), free text."""
+    """The committed position of a partition: next offset to read, its leader epoch (-1: unknown), free text."""
 
     offset: int
     leader_epoch: int = -1
@@ -19,7 +17,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record found by time: its offset, its time in milliseconds since the epoch, its leader epoch (-1 unknown)."""
+    """A record found by time: offset, time in milliseconds since the epoch, leader epoch (-1: unknown)."""
 
     offset: int
     timestamp: int
@@ -28,11 +26,8 @@ class OffsetAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Times and names of one membership.
-
-    `retry_authentication`: a refused login may succeed later, because the credentials are renewed. Partition counts are
-    read again after `metadata_max_age_s`. `rack` is the member's own (KIP-881).
-    """
+    """Settings of one membership. `retry_authentication`: a refused login is retried, because the credentials may be
+    renewed. `metadata_max_age_s`: after this time, partition counts are read again. `rack`: see KIP-881."""
 
     group_id: str
     instance_id: str | None = None
@@ -49,11 +44,10 @@ class GroupSettings:
 
 
 class Rejoin(NamedTuple):
-    """One way of a member into a generation.
+    """A member's transition into a generation.
 
-    - `before`: the generation that it was in, -1 for none; `generation`: the one that it came to, -1 while it is on its
-      way.
-    - `reason`: why it joined (again); `own` is False where it only followed the others.
+    - `before`: the previous generation, -1 if there was none; `generation`: the new one, -1 until it is joined.
+    - `own`: False if the member joined only because another member had started a rebalance.
     """
 
     before: int
@@ -64,14 +58,17 @@ class Rejoin(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """One member of one group, at one moment.
+    """A snapshot of one member of one group.
 
-    `state` is Kafka's word for the member's state: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`,
-    `Stable`, `Left`, or `Failed` after a fatal error. `generation` is -1 and `member_id` empty while not joined.
-    `coordinator` is (host, port). `assignment` maps topics to partition numbers. `last_heartbeat_at` is the
-    monotonic time at which the last successful heartbeat was sent. `rejoins` are the last ones, oldest first, with the
-    one under way. `revoking`: a rebalance waits until the user's thread has given partitions back. `error` (with
-    `.reason`) is what keeps the member from its work now, else None; it disappears with its cause.
+    - `state` is Kafka's name for the member's state: `Unjoined`, `PreparingRebalance`, `CompletingRebalance`, `Stable`,
+      `Left`, or `Failed` after a fatal error.
+    - `generation` is -1 and `member_id` empty while the member has not joined.
+    - `coordinator` is (host, port). `assignment` maps topics to partition numbers.
+    - `last_heartbeat_at` is the monotonic time at which the last successful heartbeat was sent.
+    - `rejoins` are the member's last rejoins, oldest first, including a rejoin in progress.
+    - `revoking`: a rebalance waits until the user's thread has given partitions back.
+    - `error` is the error (with a `reason`) that currently blocks the member, or None. It is cleared when its cause
+      disappears.
     """
 
     group_id: str

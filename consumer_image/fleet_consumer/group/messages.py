@@ -1,10 +1,8 @@
 """Events and actions of a group machine: its input and its output.
 
-Events carry no time: `handle(event, now)` does. A `Send` carries a context that comes back untouched with the response,
-so that a response finds exactly the attempt, heartbeat or commit that it belongs to, however late it comes.
+Events carry no time, because it is an argument of `handle(event, now)`. A `Send` carries a context, which comes back
+unchanged with the response. The context matches even a late response with its attempt, heartbeat or commit.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from fleet_consumer.contract.naming import TopicPattern
 from fleet_consumer.group.errors import FatalConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.group.metadata import Racks
-from fleet_consumer.group.watch import Doubts
+from fleet_consumer.group.watch import UnconfirmedTopics
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.wire.groups import SyncGroupRequestAssignment
 from fleet_consumer.wire.message import Request
@@ -27,7 +25,7 @@ Address = tuple[str, int]
 
 
 class Channel(Enum):
-    """Connections to the coordinator: a JoinGroup may block its own for minutes, so heartbeats need another."""
+    """The two connections to the coordinator. A JoinGroup may block one for minutes, so heartbeats use the other."""
 
     MAIN = "main"
     JOIN = "join"
@@ -35,9 +33,10 @@ class Channel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Member id and generation, which change together. Responses to older ones must not touch newer state.
+    """Member id and generation, which change together.
 
-    Compared by `is`: an identity that was reset and regained is a new one even if its numbers are the same.
+    A response to a request with an older identity must not change newer state. Identities are compared by `is`: after a
+    reset, the same member id and generation are a new identity.
     """
 
     generation: int = -1
@@ -46,16 +45,17 @@ class MemberIdentity:
 
     @property
     def valid(self) -> bool:
-        """True once the coordinator has given a generation."""
+        """True once the coordinator has assigned a generation."""
         return self.generation >= 0 and self.member_id != ""
 
 
 @dataclass(slots=True, eq=False)
 class RebalanceAttempt:
-    """One pass through join and sync. Responses and results of earlier attempts are ignored.
+    """One attempt to join and sync. Responses and results of earlier attempts are ignored.
 
-    `topics` and `identity` are those of the JoinGroup. The leader has the group's `subscriptions`, the partition
-    `counts` and `racks` that it plans with, and `doubts` about them.
+    `topics` are the topics in the JoinGroup. `identity` is the identity in the JoinGroup, and later the identity in its
+    response. Only the leader fills `subscriptions` (of all members), `counts` and `racks` (of the partitions in its
+    plan) and `unconfirmed` (topics whose counts must be confirmed before the plan).
     """
 
     reason: str
@@ -67,17 +67,18 @@ class RebalanceAttempt:
     counts: dict[str, int] | None = None
     racks: Mapping[str, Racks] | None = None
     metadata_retry_at: float | None = None
-    doubts: Doubts = field(default_factory=Doubts)
+    unconfirmed: UnconfirmedTopics = field(default_factory=UnconfirmedTopics)
     sync_sent_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """One commit of the user. `deadline` None: no retries. `sent_as` is the identity it was last sent with.
+    """A commit that the user requested. If `deadline` is None, it is not retried. `sent_as` is the member's identity in
+    the last request.
 
-    `alone`: by a consumer that assigned its partitions itself. It is no member, and the broker takes its commits while
-    the group has none. `ids` are the known ids of the topics whose records were read: a topic made anew under the same
-    name has another id, and must not get the position.
+    `alone`: the consumer's partitions were assigned manually. The consumer is not a member, and the broker accepts its
+    commits while the group has no members. `ids` are the known ids of topics whose records were read. A topic created
+    again under the same name has another id, and must not get the position of the former topic.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -91,7 +92,7 @@ class Commit:
 
 @dataclass_transform(frozen_default=True)
 class Message:
-    """A context, event or action. Each class of it is a frozen dataclass."""
+    """A context, event or action; each subclass becomes a frozen dataclass."""
 
     def __init_subclass__(cls, *, eq: bool = True) -> None:
         dataclass(frozen=True, eq=eq)(cls)
@@ -101,12 +102,10 @@ class Message:
 
 
 class ForLookup(Message):
-    """A FindCoordinator."""
+    """A FindCoordinator request."""
 
 
 class ForJoin(Message):
-    """A JoinGroup of `attempt`."""
-
     attempt: RebalanceAttempt
 
 
@@ -117,36 +116,30 @@ class ForPlan(Message):
 
 
 class ForSync(Message):
-    """A SyncGroup of `attempt`."""
-
     attempt: RebalanceAttempt
 
 
 class ForHeartbeat(Message):
-    """A Heartbeat sent at `sent_at` as `identity`."""
-
     identity: MemberIdentity
     sent_at: float
 
 
 class ForCommit(Message):
-    """An OffsetCommit."""
-
     commit: Commit
 
 
 class ForWatch(Message):
-    """A Metadata request of the watch for changed topics."""
+    """A Metadata request of the `MetadataWatch`, which notices changed topics."""
 
 
 class ForOldPlan(Message):
-    """A DescribeGroups of a restarted static leader, sent as `identity`."""
+    """A DescribeGroups request with which a restarted static leader reads the old plan; sent with `identity`."""
 
     identity: MemberIdentity
 
 
 class ForLeave(Message):
-    """A LeaveGroup; `closing` when nothing follows it."""
+    """A LeaveGroup request; `closing` if it is the member's last request."""
 
     closing: bool
 
@@ -158,25 +151,23 @@ Context = ForLookup | ForJoin | ForPlan | ForSync | ForHeartbeat | ForCommit | F
 
 
 class Tick(Message):
-    """Time has passed; the user's thread was last seen in `poll` at `polled_at`."""
+    """Time has passed; the user's thread was last in `poll` at `polled_at`."""
 
     polled_at: float
 
 
 class Subscribed(Message):
-    """The user subscribed to these topics, or with `pattern` to all that match; replaces an earlier subscription."""
+    """The user subscribed to these topics, or to all that match `pattern`, instead of any earlier subscription."""
 
     topics: tuple[str, ...]
     pattern: TopicPattern | None = None
 
 
 class Unsubscribed(Message):
-    """The user unsubscribed, and was already notified of the loss of the partitions."""
+    """The user unsubscribed, and has already been notified that the partitions are lost."""
 
 
 class RebalanceRequested(Message):
-    """The user asked for a rebalance."""
-
     reason: str
 
 
@@ -186,7 +177,7 @@ class Answered(Message):
 
 
 class Unanswered(Message):
-    """A request failed without a response. `slow`: the cause (a wrong password) will not go away within seconds."""
+    """A request failed without a response. `slow`: the cause, such as a wrong password, does not vanish in seconds."""
 
     context: Context
     error: Exception
@@ -194,8 +185,6 @@ class Unanswered(Message):
 
 
 class Planned(Message):
-    """The assignor's plan."""
-
     attempt: RebalanceAttempt
     assignments: tuple[SyncGroupRequestAssignment, ...]
 
@@ -208,7 +197,7 @@ class PlanFailed(Message):
 
 
 class UserDataCollected(Message):
-    """The assignors' user data for a JoinGroup, by assignor name."""
+    """The assignors' user data for a JoinGroup, keyed by assignor name."""
 
     attempt: RebalanceAttempt
     user_data: Mapping[str, bytes | None]
@@ -227,20 +216,18 @@ class LoginRefused(Message):
     error: FatalConsumerError
 
 
-class CoordinatorDoubted(Message):
-    """Another request found that the broker at `address` is not the coordinator any more."""
+class CoordinatorSuspected(Message):
+    """A request that the machine did not send showed that the broker at `address` is no longer the coordinator."""
 
     address: Address
 
 
 class CoordinatorWanted(Message):
-    """A lookup needs the coordinator, also before the first subscription."""
+    """A lookup needs the coordinator, even before the first subscription."""
 
 
 class CalledBack(Message):
-    """The user's thread has run a callback."""
-
-    callback: CallBack
+    callback: "CallBack"
 
 
 class CommitRequested(Message):
@@ -248,7 +235,7 @@ class CommitRequested(Message):
 
 
 class CloseRequested(Message):
-    """The user closes the consumer; `leave`: send LeaveGroup."""
+    """The user closes the consumer. If `leave`, the member sends LeaveGroup."""
 
     leave: bool
 
@@ -265,7 +252,7 @@ Event = (
     | UserDataCollected
     | UserDataFailed
     | LoginRefused
-    | CoordinatorDoubted
+    | CoordinatorSuspected
     | CoordinatorWanted
     | CalledBack
     | CommitRequested
@@ -277,7 +264,7 @@ Event = (
 
 
 class Send(Message):
-    """Send a request; `address` None: to any broker."""
+    """Send a request, to any broker if `address` is None."""
 
     address: Address | None
     channel: Channel
@@ -287,15 +274,16 @@ class Send(Message):
 
 
 class Disconnect(Message):
-    """Close the member's connections to a silent broker; pending requests on them end with Unanswered."""
+    """Close the member's connections to a silent broker; their pending requests end with Unanswered."""
 
     address: Address
 
 
 class RunAssignor(Message):
-    """Run the assignor on a thread of its own, then report Planned or PlanFailed.
+    """Run the assignor on its own thread, then report Planned or PlanFailed.
 
-    `cooperative`: members keep their partitions meanwhile, so the plan must not move one directly (KIP-429).
+    `cooperative`: members keep their partitions during the rebalance, so the plan must not move a partition directly
+    from one member to another (KIP-429).
     """
 
     attempt: RebalanceAttempt
@@ -313,7 +301,7 @@ class CollectUserData(Message):
 
 
 class NotifyAssignor(Message):
-    """Call `on_assignment`, before any later CollectUserData. An error is reported to the user and changes nothing."""
+    """Call `on_assignment`, before any later CollectUserData. An error is reported; the membership is unchanged."""
 
     assignor: Assignor
     assignment: Assignment
@@ -327,11 +315,11 @@ class CallBackKind(Enum):
 
 
 class CallBack(Message, eq=False):
-    """Run a callback on the user's thread, in order, then report CalledBack.
+    """Run a callback on the user's thread, after all earlier callbacks, then report CalledBack.
 
-    `partitions` are those that come or go; a cooperative member keeps others. For ASSIGNED, `appeared` are the
-    partitions that did not exist at the first assignment. `subscription` counts the calls of `unsubscribe` before: a
-    callback of an earlier subscription is void.
+    `partitions` are the partitions gained or lost; a cooperative member may own further partitions. For ASSIGNED,
+    `appeared` are the gained partitions that did not exist when the member subscribed. `subscription` is the number of
+    `unsubscribe` calls so far; a callback with a lower number belongs to an earlier subscription and is ignored.
     """
 
     kind: CallBackKind
@@ -342,7 +330,7 @@ class CallBack(Message, eq=False):
 
 
 class FinishCommit(Message):
-    """Finish a commit; `error` None: stored."""
+    """Finish a commit; its offsets are stored if `error` is None."""
 
     commit: Commit
     error: Exception | None

@@ -1,9 +1,7 @@
-"""Partitions by topic, and Metadata responses: existing topics, their partition counts, the racks of replicas.
+"""Partitions grouped by topic, and Metadata responses: existing topics, partition counts, racks of replicas.
 
-`PartitionInfo` is the public form: a partition with the brokers that lead or hold it.
+`PartitionInfo` is the class for users: a partition with the brokers that lead or replicate it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +11,13 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_consumer.wire.topics import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 PartitionsByTopic = Mapping[str, tuple[int, ...]]
-"""Partition numbers by topic; a topic without partitions is absent."""
+"""Partition numbers, keyed by topic; a topic without partitions is absent."""
 
 Racks = tuple[frozenset[str], ...]
-"""For each partition of a topic, by number, the racks that hold a replica of it."""
+"""For each partition of a topic, in order of partition number, the racks of its replicas."""
 
 
 def without(partitions: PartitionsByTopic, removed: Mapping[str, Sequence[int]]) -> PartitionsByTopic:
-    """The part of `partitions` that is not in `removed`."""
     rest = {}
     for topic, numbers in partitions.items():
         out = frozenset(removed.get(topic, ()))
@@ -38,21 +35,18 @@ def by_topic(partitions: Iterable[tuple[str, int]]) -> PartitionsByTopic:
 
 
 def flatten(partitions: Mapping[str, Sequence[int]]) -> tuple[TopicPartition, ...]:
-    """Single partitions, sorted."""
     return tuple(TopicPartition(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic]))
 
 
 def topics_request(topics: Iterable[str] | None) -> MetadataRequest:
-    """Ask for these topics without creating them, with None for all that the principal may describe."""
+    """Build a request that creates no topics; None requests all topics that the principal may describe."""
     named = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in sorted(set(topics)))
     return MetadataRequest(topics=named, allow_auto_topic_creation=False)
 
 
 def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[str, int]]:
-    """Partition counts of existing topics, and the error codes of the others.
-
-    A topic whose leaders are being elected carries an error and its partitions; it counts as existing.
-    """
+    """Return the partition counts of existing topics, and the error codes of the other topics. A topic whose leaders
+    are being elected has an error and partitions; it counts as existing."""
     counts: dict[str, int] = {}
     failures: dict[str, int] = {}
     for topic in response.topics:
@@ -64,10 +58,10 @@ def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[s
 
 
 class BrokerRacks:
-    """Racks of brokers, by node id.
+    """Racks of brokers, keyed by node id.
 
-    Brokers that are down are missing from responses. They are remembered: otherwise each restart of a broker would look
-    like replicas that moved, and cost a rebalance.
+    Responses do not list brokers that are down, so the last known racks are kept. Otherwise each restart of a broker
+    would look like replicas that moved to other racks, and cause a rebalance.
     """
 
     def __init__(self) -> None:
@@ -91,7 +85,7 @@ class BrokerRacks:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker; without an address (`host` empty, `port` -1) while it is away."""
+    """A broker. While it is down, its address is unknown: `host` is empty and `port` is -1."""
 
     id: int
     host: str = ""
@@ -101,7 +95,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition; `leader` is None while none is elected."""
+    """A partition; `leader` is None while no leader is elected."""
 
     topic: str
     partition: int
@@ -112,7 +106,7 @@ class PartitionInfo:
 
 
 def partition_infos(response: MetadataResponse) -> dict[str, tuple[PartitionInfo, ...]]:
-    """The partitions of all topics in a response, sorted by number; topics without partitions are left out."""
+    """Return the partitions of all topics in a response, sorted by number; topics without partitions are omitted."""
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
 
     def named(ids: tuple[int, ...]) -> tuple[Node, ...]:

@@ -1,16 +1,14 @@
-"""Exponential backoff, heartbeat and session timers, lookup of the coordinator. Arithmetic only: `now` comes in."""
-
-from __future__ import annotations
+"""Timers for backoff, heartbeats, session and coordinator lookup. They only calculate; callers pass the time `now`."""
 
 from collections.abc import Callable
 
 NEVER = float("-inf")
 SLOW_RETRY_S = 10.0
-"""Wait after a refusal that only a person can fix, such as a wrong password."""
+"""Seconds to wait after a refusal that only a person can fix, such as a wrong password."""
 
 
 class Backoff:
-    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that a fleet does not retry in step."""
+    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that members do not all retry at once."""
 
     def __init__(self, initial_s: float, maximum_s: float, jitter: Callable[[], float]) -> None:
         self._initial_s = initial_s
@@ -19,22 +17,21 @@ class Backoff:
         self._failures = 0
 
     def next(self) -> float:
-        """The wait after one more failure in a row, in seconds."""
-        # The exponent is bounded before it is used: 2.0**2000 would raise.
+        """Count one more consecutive failure and return the wait after it in seconds."""
+        # The exponent is bounded because 2.0**2000 would raise.
         wait = min(self._initial_s * 2.0 ** min(self._failures, 30), self._maximum_s)
         self._failures += 1
         return wait * self._jitter()
 
     def reset(self) -> None:
-        """Start again with the shortest wait, after a success."""
         self._failures = 0
 
 
 class HeartbeatTimer:
     """Heartbeat timer of one member (Java: `Heartbeat`). At most one heartbeat is in flight.
 
-    Two deadlines for two purposes. At `session_deadline` the coordinator is given up; it starts again when one is
-    found. Until `fence_deadline` no other member can own the partitions.
+    At `session_deadline` the coordinator is considered lost; when a coordinator is found, a new session timeout starts.
+    Until `fence_deadline` no other member can own the partitions.
     """
 
     def __init__(
@@ -48,17 +45,18 @@ class HeartbeatTimer:
         self.session_deadline = NEVER
         self.last_good_sent_at: float | None = None
         self.last_stable_sent_at: float | None = None
-        """Send time of the last request whose answer showed that no rebalance had begun; None before the first plan."""
+        """Send time of the last request whose response showed no rebalance; None before the first SyncGroup."""
         self.last_sent_at = NEVER
         self.in_flight = False
 
     @property
     def fence_deadline(self) -> float:
-        """End of certain ownership of the partitions; NEVER before the first good response.
+        """The time until which this member certainly owns its partitions; `NEVER` if no response was successful yet.
 
-        The broker removes a member one session timeout after its last heartbeat, and one rebalance timeout after the
-        begin of a rebalance that it has not joined, however regular its heartbeats are. Both timers start at the broker
-        after the request was *sent* whose answer is known here.
+        The broker removes a member one session timeout after its last heartbeat. It also removes a member, even one
+        with regular heartbeats, one rebalance timeout after the start of a rebalance that the member has not joined.
+        The broker starts the first timer after this member has *sent* its last successful heartbeat, and the second
+        after it has *sent* the last request whose response showed no rebalance. So the send times are safe bounds.
         """
         if self.last_good_sent_at is None:
             return NEVER
@@ -68,26 +66,27 @@ class HeartbeatTimer:
         return min(session_end, self.last_stable_sent_at + self._rebalance_timeout_s)
 
     def start(self, sent_at: float, now: float) -> None:
-        """Begin the session after a successful SyncGroup that was sent at `sent_at`."""
-        # While the leader planned, later heartbeats of this generation may have been answered.
+        """Start the session after a successful SyncGroup that was sent at `sent_at`."""
+        # Heartbeats sent after the SyncGroup may have been answered before it, while the leader planned.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         self.last_stable_sent_at = sent_at
-        # Late when the sync took long: then the next heartbeat is due at once and renews the fence.
+        # After a slow SyncGroup this time is in the past, so a heartbeat is due at once and extends `fence_deadline`.
         self.next_at = self.last_good_sent_at + self._interval_s
         self.restart_session(now)
         self._backoff.reset()
 
     def begin_rebalance(self, now: float) -> None:
-        """Restart after a successful JoinGroup: the member is alive, heartbeats go on while the leader plans.
+        """Restart the timers after a successful JoinGroup. Heartbeats continue while the leader plans.
 
-        The wait for its SyncGroup, again one rebalance timeout, began after the last heartbeat of the old generation.
+        The broker now waits one rebalance timeout for the member's SyncGroup. That wait began after the last successful
+        heartbeat was sent, so `fence_deadline` counts from the send time of that heartbeat.
         """
         self.last_stable_sent_at = self.last_good_sent_at
         self.restart_session(now)
         self.next_at = now + self._interval_s
 
     def stop(self) -> None:
-        """End the session with the identity."""
+        """End the session, because the member no longer has a valid identity."""
         self.in_flight = False
         self.last_good_sent_at = self.last_stable_sent_at = None
 
@@ -97,29 +96,25 @@ class HeartbeatTimer:
         self.next_at = now + self._interval_s
 
     def succeeded(self, sent_at: float, now: float, *, stable: bool) -> None:
-        """Renew session and fence after a good response to the heartbeat sent at `sent_at`.
-
-        `stable`: the response showed that no rebalance had begun.
-        """
+        """Extend the session and `fence_deadline` after a successful response. `stable`: it showed no rebalance."""
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         if stable:
             self.last_stable_sent_at = max(sent_at, self.last_stable_sent_at or sent_at)
         self.restart_session(now)
         self._backoff.reset()
 
-    def failed(self, now: float) -> None:
-        """Send the next heartbeat after the backoff: the last one failed."""
+    def retry_later(self, now: float) -> None:
         self.in_flight = False
         self.next_at = now + self._backoff.next()
 
     def restart_session(self, now: float) -> None:
-        """Give a newly found coordinator a whole session timeout; a heartbeat to its predecessor is not waited for."""
+        """Start a full session timeout. A heartbeat in flight is ignored: it was sent to the former coordinator."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
 
 
 class CoordinatorLookup:
-    """The coordinator's address while it is known, and the retry timer while it is not."""
+    """The coordinator's address, and the retry timer while it is unknown."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -135,16 +130,15 @@ class CoordinatorLookup:
         self.address = address
 
     def settled(self) -> None:
-        """Reset the backoff after a good response from the coordinator: the next loss starts with a short wait."""
+        """Reset the backoff after a successful response, so that the next lookup waits only briefly."""
         self._backoff.reset()
 
     def lost(self, now: float) -> None:
-        """Forget a lost coordinator and look again after the backoff, which grows until `settled`."""
+        """Forget a lost coordinator and look it up after the backoff, which grows until `settled`."""
         if self.address is not None:
             self.address = None
             self.next_at = now + self._backoff.next()
 
-    def failed(self, now: float, wait_s: float = 0.0) -> None:
-        """Retry a failed lookup after the backoff, or after `wait_s` if that is longer."""
+    def retry_later(self, now: float, wait_s: float = 0.0) -> None:
         self.in_flight = False
         self.next_at = now + max(self._backoff.next(), wait_s)

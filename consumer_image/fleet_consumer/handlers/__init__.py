@@ -1,4 +1,4 @@
-"""Boundary to application code: importing handlers, decoding their input, checking their results, detecting hangs.
+"""Boundary to application code: imports handlers, decodes their input, checks their results, detects hanging calls.
 
-Errors of an application end with its record or with a refused revision, never with the worker.
+An application's error fails a record or a revision, never the worker.
 """

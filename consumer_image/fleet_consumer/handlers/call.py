@@ -1,10 +1,9 @@
-"""The current handler call, for logs and the watchdog, and the end of a child process that a handler forked.
+"""The current handler call, for logs and the watchdog, and the exit of child processes that a handler forked.
 
-The call is a context variable, because handlers run in threads as well as in tasks of an event loop, and both have
-their own context.
+The call is a context variable, because threads and tasks of an event loop each have their own context.
+
+Decision: docs/decisions/0028-setup-and-signals.md.
 """
-
-from __future__ import annotations
 
 import os
 import traceback
@@ -16,16 +15,16 @@ from fleet_consumer.record import Record
 
 
 class CallUnwanted(Exception):
-    """The call's records have left this worker; whatever it would return is thrown away."""
+    """The call's records no longer belong to this worker; its result would be discarded."""
 
 
 @dataclass(slots=True, eq=False)
 class HandlerCall:
-    """The records of one handler call, never none. `thread` is where the call runs.
+    """The records of one handler call, at least one. `thread` is the identifier of the calling thread.
 
-    A new list, even of the same records, means a new call, whose time counts from then on. `ended` turns true when the
-    worker ends the call from outside; any other cancellation is the handler's own. `unwanted()` is true once another
-    worker may have the records. Any thread may ask.
+    If `records` becomes a new list, even of the same records, a new call with a new timeout begins. `ended` becomes
+    true when the worker ends the call; any other cancellation comes from the handler. `unwanted()` returns True once
+    another worker may have the records; it may be called on any thread.
     """
 
     records: list[Record]
@@ -35,46 +34,46 @@ class HandlerCall:
 
 
 CURRENT_CALL: ContextVar[HandlerCall | None] = ContextVar("CURRENT_CALL", default=None)
-"""The handler call of this thread or task; None outside of one."""
 
 
-def begin_anew(records: Iterable[Record] | None = None) -> None:
-    """Begin another call, with these records or with the same."""
+def begin_next_call(records: Iterable[Record] | None = None) -> None:
+    """Begin another call, with `records` or with the same records again."""
     call = CURRENT_CALL.get()
     if call is not None:
         call.records = list(call.records if records is None else records)
 
 
 def check_wanted() -> None:
-    """Raise CallUnwanted if nobody wants the records of this call to be handled here any more."""
+    """Raise CallUnwanted if this worker must no longer handle the records of this call."""
     call = CURRENT_CALL.get()
     if call is not None and call.unwanted():
-        raise CallUnwanted("the partition was given back, or the session ended, before the call was sent")
+        raise CallUnwanted("the partition was revoked, or the session ended, before the call was sent")
 
 
 STDERR = 2
 
 
 def end_forked_child(parent: int, error: BaseException | None = None) -> None:
-    """Return in the process `parent`. In a child of it, exit with the code that `error` implies.
+    """Do nothing in the process `parent`. In a forked child, exit with the code that `error` implies.
 
-    Such a child has a copy of everything and none of the worker's threads: it would handle the same records again, on
-    the sockets of the first.
+    Otherwise the child would handle the same records again, on the parent's sockets. It exits without a commit, write,
+    close or flush, because sockets and buffers belong to the parent.
 
-    Nothing is committed, written or closed on the way, and no buffer is flushed: all of that is the parent's.
+    Comparing the process id after each record would be too slow. So a child is detected when its handler has raised an
+    error or returned outputs, or, if it returned None, by a flag that a fork hook sets.
     """
     if os.getpid() == parent:
         return
     code, words = _ending(error)
     try:
-        # Not by sys.stderr: another thread of the parent may have held its lock at the fork.
+        # Does not use sys.stderr, because another thread of the parent may have held its lock at the fork.
         os.write(STDERR, words.encode(errors="replace"))
     finally:
         os._exit(code)
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:
-    """Exit code and text, as Python has them for a program that ends with this error."""
+    """Return the exit code and the text of a Python program that ends with this error."""
     if error is None:
         return 0, ""
     if not isinstance(error, SystemExit):

@@ -1,6 +1,4 @@
-"""A handler, its performer and its executor, as the settings ask for them."""
-
-from __future__ import annotations
+"""Construction of a handler, its performer and its executor from the settings."""
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.contract.worker_config import HandlerConfig
@@ -10,14 +8,12 @@ from fleet_consumer.handlers.performing import Outputs, Performer, checker, deco
 
 
 def configured_handler(config: HandlerConfig, clock: Clock) -> Handler:
-    """The handler that the settings name, ready to be set up. Raises HandlerImportFailed, HandlerNotCallable.
-
-    Comes before anything else of the application is imported: it puts the source's folder into the import path.
-    """
+    """Return the handler of the settings, before its `setup`. Raises HandlerImportFailed, HandlerNotCallable. Call it
+    before any other application code is imported, because it adds the source folder to the import path."""
     if config.python is not None:
         return load_handler(config.python.callable, config.python.path)
     assert config.http is not None
-    # aiohttp takes a while to import, and workers with Python handlers do without.
+    # Imported here because aiohttp is slow to import, and workers with Python handlers do not need it.
     from fleet_consumer.handlers.http import HttpHandler
 
     return HttpHandler(
@@ -31,7 +27,6 @@ def configured_handler(config: HandlerConfig, clock: Clock) -> Handler:
 
 
 def make_performer(config: HandlerConfig, handler: Handler, outputs: Outputs) -> Performer:
-    """The calls of this handler, with its decoding and its time-out."""
     decode = checker if handler.takes_bytes else decoder
     return Performer(
         handler.call,
@@ -46,7 +41,7 @@ def make_performer(config: HandlerConfig, handler: Handler, outputs: Outputs) ->
 def make_executor(
     config: HandlerConfig, handler: Handler, clock: Clock, outputs: Outputs | None = None
 ) -> Executor | None:
-    """The executor that runs the handler; None where the loop itself is the fastest: one synchronous call at a time."""
+    """Return the handler's executor; None for one synchronous call at a time, which is fastest in the consume loop."""
     if config.concurrency == 1 and not handler.batch and not handler.asynchronous:
         return None
     performer = make_performer(config, handler, outputs or Outputs())

@@ -1,11 +1,9 @@
-"""Executors run handlers outside of the consume loop: threads, or one thread with an event loop.
+"""Executors run handlers outside of the consume loop: in threads, or in one thread with an event loop.
 
-An executor belongs to the worker's process and outlives sessions, because `setup` may have opened things in its event
-loop, and because a handler that is still busy when a session ends has to stay visible. The consume loop gives it no
-more jobs at once than it has calls; what comes back goes to the job. Offsets and order are the loop's.
+An executor outlives sessions, because `setup` may have opened connections in its event loop, and a handler that is
+still busy at the end of a session must stay visible. The consume loop submits at most `size` jobs at a time. The loop,
+not the executor, is responsible for offsets and order.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
@@ -24,69 +22,63 @@ from fleet_consumer.record import Record
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CANCEL_WAIT_S: Final = 2.0
-"""Time for cancelled calls to end: enough for their `finally`, not for their work."""
+"""Time in seconds for cancelled calls to run their `finally` blocks."""
 
 
 class Work(NamedTuple):
-    """The time for which a worker was busy, and the number of its slots: the calls that may be under way at once.
-
-    With calls in all slots all the time it is busy for one second in each second.
-    """
+    """Busy time in seconds divided by the number of slots (concurrent calls), and the number of slots. If all slots are
+    always in use, the busy time grows by one second per second."""
 
     busy_seconds: float
     slots: int
 
 
 class BusyTime:
-    """Seconds that calls took, each counted by itself, with those under way up to the present.
+    """Sum of the durations of all calls in seconds, including running calls.
 
-    One thread writes, any thread reads. The state is replaced as a whole, so that a reader never misses a call that
-    ends just then, nor counts it twice. Times are monotonic seconds.
+    One thread writes, any thread reads. The state is replaced as a whole, so that a reader neither misses nor counts
+    twice a call that ends at that moment. Times are monotonic seconds.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        # The seconds up to a time, the calls under way since then, and that time.
+        # The sum up to a point in time, the number of calls running since then, and that point in time.
         self._state = 0.0, 0, 0.0
 
-    def begin(self, at: float) -> None:
-        """A call begins."""
+    def call_began(self, at: float) -> None:
         seconds, calls, since = self._state
         self._state = seconds + calls * (at - since), calls + 1, at
 
     def end(self, at: float) -> None:
-        """A call that began is over; without one under way nothing ends."""
+        """Count the end of a call; ignored if no call is running."""
         seconds, calls, since = self._state
         self._state = seconds + calls * (at - since), max(0, calls - 1), at
 
     def until(self, now: float) -> float:
-        """The seconds up to now. Read the clock first, and the sum does not fall."""
+        """Return the sum at `now`. It never decreases if `now` was read before this call."""
         seconds, calls, since = self._state
         return seconds + calls * max(0.0, now - since)
 
 
 class Job(Protocol):
-    """Records for one handler call."""
+    """The records of one handler call."""
 
     @property
     def records(self) -> list[Record]:
-        """The handler's own: it may change them."""
+        """The records. The handler may change them."""
 
     @property
     def unwanted(self) -> bool:
-        """True once another worker may have the records: what has not begun must not. Any thread."""
+        """True once another worker may have the records; a call must then not begin. May be read on any thread."""
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
-        """One result for each record, and how long the call took. Called from the executor's threads."""
+        """Take one result for each record, and the call's duration in seconds. Called from the executor's threads."""
 
 
 class Executor(ABC):
-    """Runs at most `size` jobs at once; `give` returns at once.
-
-    `threads` is the number of its threads that call handlers. Each keeps the time of its calls, also of those whose
-    session or time-out is over: they occupy their slot until they end.
-    """
+    """Runs at most `size` jobs at a time, in `threads` threads. Each thread measures a call until it ends, even if its
+    session or timeout ended earlier, because the call occupies a slot until then."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock, *, threads: int = 1) -> None:
         self._performer = performer
@@ -97,7 +89,7 @@ class Executor(ABC):
 
     @property
     def work(self) -> Work:
-        """The time for which it was busy, up to the present. Any thread."""
+        """Busy time up to now, and the number of slots. May be called on any thread."""
         now = self._clock.monotonic()
         return Work(sum(each.until(now) for each in self._busy) / self.size, self.size)
 
@@ -107,32 +99,31 @@ class Executor(ABC):
 
     @abstractmethod
     def give(self, job: Job) -> None:
-        """Have a job run as soon as a call is free."""
+        """Submit a job; returns at once."""
 
     @abstractmethod
     def calls(self) -> list[HandlerCall]:
-        """The calls under way. Any thread."""
+        """Return the running calls. May be called on any thread."""
 
     @abstractmethod
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        """Run `setup` or `teardown` and wait; raises what it raises."""
+        """Run `setup` or `teardown`, and wait for it. Raises its errors."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End the calls that can be ended from outside; their records have no result."""
+        """Cancel the calls that can be cancelled. Their records get no result."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let the threads end; a job that does not come to its end is left behind."""
+        """Stop the threads, without waiting for a job that hangs."""
 
 
 def _call_of(job: Job) -> HandlerCall:
-    """The call of this job on the thread that asks."""
     return HandlerCall(job.records, threading.get_ident(), unwanted=lambda: job.unwanted)
 
 
 class ThreadExecutor(Executor):
-    """Threads for synchronous handlers."""
+    """Executor with threads, for synchronous handlers."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
         super().__init__(performer, size, clock, threads=size)
@@ -157,7 +148,7 @@ class ThreadExecutor(Executor):
         hook(*arguments)
 
     def cancel(self) -> None:
-        """Threads cannot be stopped from outside."""
+        """Do nothing: threads cannot be cancelled."""
 
     def close(self) -> None:
         for _ in self._threads:
@@ -169,13 +160,13 @@ class ThreadExecutor(Executor):
             call = _call_of(job)
             began, count = self._clock.monotonic(), len(job.records)
             self._calls[number] = call
-            busy.begin(began)
+            busy.call_began(began)
             CURRENT_CALL.set(call)
             try:
-                check_wanted()  # it may have waited behind a call that hangs since an earlier session
+                check_wanted()  # the job may have waited behind a hanging call of an earlier session
                 results = self._performer.perform(job.records)
                 end_forked_child(self._pid)
-            except BaseException as error:  # a thread that ends here would take its job with it
+            except BaseException as error:  # otherwise the thread would die and lose its job
                 end_forked_child(self._pid, error)
                 results = [Result(error=error)] * count
             CURRENT_CALL.set(None)
@@ -186,10 +177,8 @@ class ThreadExecutor(Executor):
 
 
 class LoopExecutor(Executor):
-    """One thread with an event loop for asynchronous handlers; up to `size` calls are under way at once.
-
-    Asynchronous hooks run in the same event loop, so that what `setup` opens can be used by the handler.
-    """
+    """Executor with one thread and an event loop, for asynchronous handlers with up to `size` concurrent calls.
+    Asynchronous hooks run in the same event loop, so that the handler can use connections that `setup` opened."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock) -> None:
         super().__init__(performer, size, clock)
@@ -222,7 +211,7 @@ class LoopExecutor(Executor):
     def close(self) -> None:
         self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        # A handler that blocks the event loop keeps the thread; it is a daemon, and the watchdog has named it.
+        # If a handler blocks the event loop, this daemon thread does not end. The watchdog has reported the handler.
         self._thread.join(CANCEL_WAIT_S)
 
     def _run(self) -> None:
@@ -231,8 +220,8 @@ class LoopExecutor(Executor):
             try:
                 self._loop.run_forever()
             except BaseException:
-                # SystemExit of a background task of the application ends `run_forever`, and with it every later call.
-                LOG.exception("the application's code tried to end the handler's event loop, which goes on")
+                # SystemExit in a background task of the application ends `run_forever`.
+                LOG.exception("the application's code tried to end the handler's event loop; the event loop continues")
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -251,7 +240,7 @@ class LoopExecutor(Executor):
     async def _perform(self, job: Job, call: HandlerCall) -> None:
         (busy,) = self._busy
         began, count = self._clock.monotonic(), len(job.records)
-        busy.begin(began)
+        busy.call_began(began)
         CURRENT_CALL.set(call)
         try:
             check_wanted()
@@ -259,13 +248,13 @@ class LoopExecutor(Executor):
             end_forked_child(self._pid)
         except BaseException as error:
             end_forked_child(self._pid, error)
-            # Unless `cancel` ended the call, its end must be reported: its order key stands still until then.
+            # Unless `cancel` ended the call, report its end, because its order key is blocked until then.
             if call.ended:
                 raise
             results = [Result(error=error)] * count
         finally:
             ended = self._clock.monotonic()
             busy.end(ended)
-            # Removed before the results are reported, so that a count of calls is right from then on.
+            # Removed before its results are reported, so that the number of calls is exact when they arrive.
             del self._calls[call]
         job.done(results, ended - began)

@@ -1,21 +1,22 @@
-"""HTTP handlers: one POST per record or batch, to a container beside the worker.
+"""HTTP handlers: one POST per record or batch, to a container of the worker's pod.
 
-A record: the body is its value, everything else is in `X-Kafka-` headers; bytes in headers are base64. A batch: a JSON
-object `{"records": [...]}`, and `{"results": [...]}` in the response, one for each record in order. Outputs are JSON
-objects with base64 keys and values. `_raise_for_status` defines the meaning of a status.
+For a single record, the body is the record's value, and everything else is in `X-Kafka-` headers; bytes in headers are
+base64. For a batch, the body is `{"records": [...]}` and the response `{"results": [...]}`, with one result for each
+record, in order. Outputs are JSON objects with base64 keys and values. `_raise_for_status` defines the meaning of a
+status.
 
-A handler that does not listen (yet) fails no record: the call waits until it does. Nor does one that answers as a wrong
-path or a missing login would (`ENDPOINT_STATUSES`), and has not answered any request with 2xx since it was last
-reached: its records stay and are tried again. So do those of a port that answers something other than HTTP. A handler
-counts as reached anew when nothing listened at one of the looks at its port (`LOOK_S`), which go on while there is
-nothing to send.
+No record fails while the handler does not listen, because the call waits until it does. Until the handler has returned
+its first 2xx, no record fails because of a response that is not HTTP, or of a status that points to a wrong path or a
+missing login (`ENDPOINT_STATUSES`). The call is then tried again. If a probe of the port (every `PROBE_INTERVAL_S`) or
+a call finds that nothing listens, this applies again until the next 2xx. Probes also run while there are no records to
+send.
 
-If it breaks the connection instead of answering, the call is repeated a few times, and then the record fails; otherwise
-a record that kills its handler would stop its partition for ever. No call is sent, or sent again, once its record has
-left this worker (`check_wanted`).
+If the handler breaks the connection instead of answering, the call is repeated a few times before the record fails.
+Otherwise a record that kills its handler would stop its partition permanently. A call is not sent if its record no
+longer belongs to this worker (`check_wanted`).
+
+Decision: docs/decisions/0010-handler-execution.md.
 """
-
-from __future__ import annotations
 
 import asyncio
 import base64
@@ -31,35 +32,35 @@ from typing import Any, Final
 import aiohttp
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.handlers.call import begin_anew, check_wanted
+from fleet_consumer.handlers.call import begin_next_call, check_wanted
 from fleet_consumer.handlers.loading import Handler, HandlerContext
 from fleet_consumer.record import Headers, Produce, Record, RetryAfter
 from fleet_consumer.retry.failure import HttpStatus, NotHttp, OutputRefused, TimedOut
 
 HOST: Final = "127.0.0.1"
-"""The handler's container shares the worker's network, so nothing leaves the pod."""
+"""Loopback address: the handler's container shares the pod's network with the worker, so no data leaves the pod."""
 
 LISTEN_WAIT_S: Final = 10.0
-"""Longest wait of `setup` for the handler to listen before it reports an error."""
+"""Maximum time in seconds that `setup` waits for the handler to listen."""
 LISTEN_POLL_S: Final = 0.2
 UNREACHABLE_PAUSE_S: Final = 0.5
-"""Pause between two attempts to reach a handler that does not listen."""
-LOOK_S: Final = 0.5
-"""Interval of looks whether anything listens: shorter than the kubelet takes to start a container again."""
+"""Pause in seconds before another attempt to reach a handler that does not listen, or broke the connection."""
+PROBE_INTERVAL_S: Final = 0.5
+"""Interval in seconds of the probes of the handler's port, shorter than the kubelet needs to restart a container."""
 HEADER_BYTES_MAX: Final = 64 << 10
-"""Limit of a header of a response, and of its first line: traces and tokens exceed the usual 8 KiB."""
+"""Maximum size in bytes of a response's header or first line. Headers for traces and tokens exceed the usual 8 KiB."""
 BROKEN_MAX: Final = 3
-"""The number of lost connections after which a call's record fails."""
+"""Number of broken connections after which a call's record fails."""
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""A larger response is refused: its outputs would have to be held in memory all at once."""
+"""Maximum size of a response in bytes, because all its outputs are in memory at once."""
 ERROR_BODY_BYTES_MAX: Final = 512
-"""The most bytes of an error's body in the failure's text."""
+"""Number of bytes of an error response's body that are kept in the failure's text."""
 
 ENDPOINT_STATUSES: Final = frozenset(
     (*range(300, 400), 401, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 501, 505, 511)
 )
-"""Statuses that speak of the endpoint as long as it has answered no request with 2xx: redirections, logins, a wrong
-path, method or media type. Later ones are the record's. 400, 413, 422 and all others always are."""
+"""Statuses that point to a misconfigured handler until it has returned 2xx: redirections, missing logins, a wrong path,
+method or media type. After the first 2xx, and always for other statuses (such as 400, 413, 422), the record fails."""
 
 CONTENT_TYPES: Final = {
     "Bytes": "application/octet-stream",
@@ -75,18 +76,17 @@ class HandlerUnreachable(Exception):
 
 
 class HandlerMisconfigured(Exception):
-    """The handler answers, but no HTTP, or as if its path, method or login were wrong, and has not answered any record
-    well."""
+    """The handler has not returned 2xx yet. Its response is not HTTP, or points to a wrong path, method or login."""
 
     reason = "HandlerMisconfigured"
 
 
 class HandlerBroken(Exception):
-    """The handler broke the connection instead of answering, several times for the same record."""
+    """The handler repeatedly broke the connection for the same record instead of answering."""
 
 
 class HttpHandler:
-    """Calls of one endpoint. Everything but `last_error` runs in the event loop of `setup`."""
+    """Calls one HTTP endpoint. Everything except `last_error` is used in the event loop of `setup`."""
 
     def __init__(self, port: int, path: str, *, batch: bool, timeout_s: float, value_format: str, clock: Clock) -> None:
         self.url = f"http://{HOST}:{port}{path}"
@@ -96,7 +96,7 @@ class HttpHandler:
         self._content_type = CONTENT_TYPES[value_format]
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._answered_well = False
         self.last_error: HandlerUnreachable | HandlerMisconfigured | None = None
 
@@ -129,17 +129,17 @@ class HttpHandler:
             if self._clock.monotonic() >= deadline:
                 raise self._unreachable()
             await asyncio.sleep(LISTEN_POLL_S)
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look())
+        if self._probing is None:
+            self._probing = asyncio.create_task(self._probe())
 
     async def teardown(self, context: HandlerContext) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
         if self._session is not None:
             await self._session.close()
 
     async def one(self, record: Record) -> list[Produce]:
-        """POST one record; returns its outputs. Raises the error of any other outcome."""
+        """POST one record. Returns its outputs, or raises the error with which the record fails."""
         body = record.value if record.value is not None else b""
         headers, answer = await self._post(body, _headers(record) | {"Content-Type": self._content_type})
         if headers.get("Content-Type", "").partition(";")[0].strip().lower() != "application/json":
@@ -148,7 +148,7 @@ class HttpHandler:
         return _outputs(document.get("outputs")) if isinstance(document, dict) else []
 
     async def many(self, records: Sequence[Record]) -> list[list[Produce] | Exception] | None:
-        """POST a batch; returns a result for each record. Raises if the request as a whole failed."""
+        """POST a batch. Returns a result per record; None for an empty response. Raises if the whole request failed."""
         body = json.dumps({"records": [_document(record) for record in records]}).encode()
         _, answer = await self._post(body, {"Content-Type": "application/json"})
         if not answer.strip():
@@ -160,12 +160,11 @@ class HttpHandler:
         return [_result(result) for result in results]
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
-        """POST until the handler answers; headers and body of a 2xx. Raises the error of another status, TimedOut and
-        HandlerBroken."""
+        """POST until the handler answers; return a 2xx response's headers and body, or raise the error of any other."""
         assert self._session is not None, "call setup first"
         broken = 0
         while True:
-            # Hours may have passed since the record was read: another worker may have handled it, and those behind it.
+            # The wait for the handler may last for hours, while another worker handles this and later records.
             check_wanted()
             limit = asyncio.timeout(self._timeout_s)
             try:
@@ -179,65 +178,67 @@ class HttpHandler:
                     return got.headers, answer
             except aiohttp.ClientConnectorError:
                 self.last_error = self._unreachable()
-                self._answered_well = False  # another one may come up in its place
+                self._answered_well = False  # another program may listen on this port next
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-                # Also an ordinary race: the handler closes an idle connection just when it is used again.
+                # This may also be a race, if the handler closes an idle connection just when it is used again.
                 broken += 1
                 if broken >= BROKEN_MAX:
-                    raise HandlerBroken(f"{self.url} broke {broken} connections in the middle: {error!r}") from error
+                    raise HandlerBroken(
+                        f"{self.url} broke {broken} connections without an answer: {error!r}"
+                    ) from error
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except aiohttp.ClientResponseError as error:
                 if self._answered_well:
                     raise
                 self._report(f"does not answer HTTP (with headers of at most {HEADER_BYTES_MAX >> 10} KiB)")
-                raise NotHttp(f"{self.url} does not answer HTTP") from error  # what it says may be data
+                raise NotHttp(
+                    f"{self.url} does not answer HTTP"
+                ) from error  # without the response, which may hold data
             except TimeoutError as error:
                 if not limit.expired():
                     raise
                 raise TimedOut(f"{self.url} did not answer within {self._timeout_s:g} s") from error
-            begin_anew()
+            begin_next_call()
 
     def _judge(self, status: int, retry_after: str | None, body: bytes) -> None:
-        """Raise the error of a status that is no success."""
+        """Raise the error of a status other than 2xx."""
         try:
             _raise_for_status(status, retry_after, body)
         except HttpStatus as error:
             if status in ENDPOINT_STATUSES and not self._answered_well:
                 error.endpoint = True
-                words = str(error).partition(":")[0]  # what follows may be data of a record
-                self._report(f"answers {words}", "; a handler that means the record by this should answer 422")
+                words = str(error).partition(":")[0]  # without the body, which may hold a record's data
+                self._report(f"answers {words}", "; to refuse a record, the handler should answer 422")
             raise
         self._answered_well = True
 
     def _report(self, seen: str, hint: str = "") -> None:
-        """Show that the handler is deployed wrong."""
         self.last_error = HandlerMisconfigured(
             f"{self.url} {seen}, and has answered no record with 2xx yet: correct `handler.http` or the handler's "
             f"container{hint}"
         )
 
-    async def _look(self) -> None:
-        """Notice a handler that went away and came back while there was nothing to send, until `teardown`."""
+    async def _probe(self) -> None:
+        """Detect, until `teardown`, a handler that restarted while there were no records to send."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(PROBE_INTERVAL_S)
             try:
                 _, writer = await asyncio.open_connection(HOST, self._port)
                 writer.close()
             except ConnectionRefusedError:
                 self._answered_well = False
                 continue
-            except OSError:  # such as a full backlog: a handler that is busy was not replaced
+            except OSError:  # for example, the backlog of a busy handler is full
                 continue
             if isinstance(self.last_error, HandlerUnreachable):
-                self.last_error = None  # the calls that waited may have ended unsent, and no other may come
+                self.last_error = None  # otherwise the error would stay if no further call follows
 
     def _unreachable(self) -> HandlerUnreachable:
         return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")
 
 
 async def listens(port: int) -> bool:
-    """True if this port of the pod accepts connections."""
     try:
         _, writer = await asyncio.open_connection(HOST, port)
     except OSError:
@@ -247,7 +248,7 @@ async def listens(port: int) -> bool:
 
 
 def _raise_for_status(status: int, retry_after: str | None, body: bytes) -> None:
-    """Raise the error of a status that is no success; 2xx means done."""
+    """Raise HttpStatus for a status other than 2xx, or RetryAfter for 429 and 503 with a valid header Retry-After."""
     if 200 <= status < 300:
         return
     try:
@@ -263,7 +264,7 @@ def _raise_for_status(status: int, retry_after: str | None, body: bytes) -> None
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Read Retry-After (RFC 9110), seconds or a date, as seconds."""
+    """Return the seconds of the header Retry-After (RFC 9110: seconds or a date), or None."""
     if retry_after is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):
@@ -335,7 +336,7 @@ def _json(body: bytes) -> Any:
 
 
 def _result(result: object) -> list[Produce] | Exception:
-    """One entry of `results`: `status` as for a single record, `outputs`, and for errors `error` and `retryAfter`."""
+    """Return the outputs or the error of one entry of a response's `results`."""
     if not isinstance(result, dict) or type(result.get("status")) is not int:
         return OutputRefused("each entry of `results` must be an object with a `status`")
     after = result.get("retryAfter")

@@ -1,6 +1,4 @@
-"""The order in which concurrent handlers get records: one piece of work of each key at a time. Pure."""
-
-from __future__ import annotations
+"""The order in which concurrent handlers get records: one piece of work per key at a time. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -11,23 +9,22 @@ W = TypeVar("W")
 
 
 class KeyOrder(Generic[L, W]):
-    """Work that waits, by order key. `done` returns what `next` has given out. One thread uses it.
+    """Waiting work by order key. Not thread-safe.
 
-    An order key is what has to stay in order: the records of one key in one partition, or a partition's batches. One
-    piece of its work is out at a time, the next only when it has come back. Work without an order key is free. Order
-    keys take turns in the order in which they became ready, so that no key starves another.
+    Work of one order key is handled in order: the records of one key in one partition, or a partition's batches. Only
+    one piece of this work is handled at a time, from `next` to `done`. Work without an order key has no order. Order
+    keys are served in the order in which they became ready, so no key starves another.
     """
 
     def __init__(self) -> None:
-        # An order key stands here while it has work waiting or out; its deque holds what waits.
+        # Waiting work by order key. A key stays while it has waiting work or a piece that is being handled.
         self._waiting: dict[L, deque[W]] = {}
         self._out: set[L] = set()
-        # Order keys whose first piece may go, each once, and free pieces. An order key that was emptied meanwhile is
-        # passed over.
+        # Order keys whose first piece may be handled, each once, and pieces without an order key. `next` skips an order
+        # key without waiting work.
         self._ready: deque[tuple[L | None, W | None]] = deque()
 
     def add(self, order_key: L | None, work: W) -> None:
-        """Put work behind everything that waits in its order key; None is no order key."""
         if order_key is None:
             self._ready.append((None, work))
             return
@@ -39,7 +36,7 @@ class KeyOrder(Generic[L, W]):
             self._ready.append((order_key, None))
 
     def next(self) -> tuple[L | None, W] | None:
-        """Give out the next piece that may go, with its order key; None when there is none."""
+        """Hand out the next piece with its order key; return None if no piece may be handled now."""
         while self._ready:
             order_key, free = self._ready.popleft()
             if order_key is None:
@@ -53,16 +50,17 @@ class KeyOrder(Generic[L, W]):
         return None
 
     def following(self, order_key: L | None) -> W | None:
-        """The first waiting piece of an order key that is out; `follow` gives it out too."""
+        """Return the first waiting piece of an order key whose previous piece is being handled; None without such a
+        piece. `follow` hands this piece out as well."""
         waiting = self._waiting.get(order_key) if order_key is not None and order_key in self._out else None
         return waiting[0] if waiting else None
 
     def follow(self, order_key: L) -> W:
-        """Give out the piece behind the one that is out, to be handled together with it, in order."""
+        """Hand out an order key's next piece during its previous one, to handle both in one batch, in order."""
         return self._waiting[order_key].popleft()
 
     def done(self, order_key: L | None) -> None:
-        """Note that the piece of this order key that was out has come back; its next piece may go."""
+        """Record that this order key's piece has been handled. The next piece of the key may then be handed out."""
         if order_key is None:
             return
         self._out.remove(order_key)
@@ -72,7 +70,7 @@ class KeyOrder(Generic[L, W]):
             del self._waiting[order_key]
 
     def discard(self, unwanted: Callable[[W], bool]) -> list[W]:
-        """Forget the waiting work that is `unwanted`; what is out stays out. Returns what was forgotten."""
+        """Remove and return the waiting work that is `unwanted`. Work that is being handled stays."""
         gone: list[W] = []
         for order_key, waiting in self._waiting.items():
             gone.extend(work for work in waiting if unwanted(work))

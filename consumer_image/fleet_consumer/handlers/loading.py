@@ -1,10 +1,8 @@
 """Import of an application's handler, with precise errors.
 
-`module:callable` is imported from the image, or from a folder that is put in front of the import path. This runs the
-application's code, so it happens only in pods made for the group.
+`module:callable` is imported from the image, or from a folder that is put first on the import path. The import runs the
+application's code, so it happens only in pods of the group.
 """
-
-from __future__ import annotations
 
 import importlib
 import inspect
@@ -23,23 +21,23 @@ BATCH_NAME: Final = "handle_batch"
 
 
 class HandlerImportFailed(Exception):
-    """The handler's module cannot be imported; the message gives the cause and, if known, file and line."""
+    """The handler's module cannot be imported. The message names the cause and, if known, file and line."""
 
     reason = "HandlerImportFailed"
 
 
 class HandlerNotCallable(Exception):
-    """The module was imported, but the name in it is missing or not callable with one record."""
+    """The module was imported, but the name is missing in it, or is not callable with one argument."""
 
     reason = "HandlerNotCallable"
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """The fleet and worker, for `setup` and `teardown`.
+    """The fleet and the worker, for `setup` and `teardown`.
 
-    `purpose` is `live` in workers, `backfill` in a Backfill, `compare` where two handlers are compared, and `dryRun` in
-    a dry run with a sample, so that a handler with effects of its own can leave them out.
+    `purpose` is `live` in workers, `backfill` in a Backfill, `compare` in a comparison of two handlers, and `dryRun` in
+    a dry run with a sample. A handler can use `purpose` to leave out side effects.
     """
 
     namespace: str
@@ -51,16 +49,16 @@ class HandlerContext:
 
 
 def _nothing(context: HandlerContext) -> None:
-    """Default `setup` and `teardown`."""
+    """Do nothing. This is the default of `setup` and `teardown`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler, ready to be called; `setup` and `teardown` run once in each worker.
+    """An imported handler. `setup` and `teardown` run once in each worker.
 
-    `call` takes one record, or a list of them if `batch`; if `asynchronous` it returns a coroutine, and so may the
-    hooks. `times_itself`: it enforces its own timeout. `takes_bytes`: decoding only validates. `last_error` returns the
-    error that prevents calls at the moment.
+    `call` gets one record, or a list of records if `batch`. If `asynchronous`, `call` returns a coroutine, and the
+    hooks may do so. `times_itself`: the handler enforces its own timeout. `takes_bytes`: the handler gets undecoded
+    bytes, so decoding only validates them. `last_error` returns the error that prevents calls, or None.
     """
 
     spec: str
@@ -75,10 +73,10 @@ class Handler:
 
 
 def load_handler(spec: str, path: str | None) -> Handler:
-    """Import `spec` ("package.module:callable"), first looking in the folder `path`.
+    """Import the handler `spec` ("package.module:callable"), from the folder `path` first.
 
-    A callable whose own name is `handle_batch` takes lists of records; a coroutine function is asynchronous. Raises
-    HandlerImportFailed or HandlerNotCallable. Only one handler per process: modules stay imported.
+    A callable named `handle_batch` gets lists of records; a coroutine function is asynchronous. Raises
+    HandlerImportFailed or HandlerNotCallable. Load only one handler per process, because modules stay imported.
     """
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
@@ -97,10 +95,8 @@ def load_handler(spec: str, path: str | None) -> Handler:
 
 
 def add_import_folder(path: str) -> None:
-    """Put the folder of the application's source in front of the import path. Idempotent.
-
-    Custom assignors live there too, so this comes before anything of the application is imported.
-    """
+    """Put the application's source folder first on the import path. Idempotent. Call it before any application code is
+    imported, including custom assignors."""
     if path not in sys.path:
         sys.path.insert(0, path)
     importlib.invalidate_caches()
@@ -114,7 +110,7 @@ def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
     here = os.getpid()
     try:
         return importlib.import_module(module_name)
-    except BaseException as error:  # a module's top level may raise anything, SystemExit included
+    except BaseException as error:  # a module's top level may raise anything, including SystemExit
         end_forked_child(here, error)
         raise HandlerImportFailed(_why_import_failed(spec, module_name, path, error)) from error
 
@@ -156,7 +152,7 @@ def _attribute(spec: str, module: ModuleType, attribute: str) -> Any:
 
 
 def _is_asynchronous(spec: str, target: Any) -> bool:
-    """True for a coroutine function. Raises HandlerNotCallable if the handler cannot be called with records."""
+    """Return True for a coroutine function. Raises HandlerNotCallable if it cannot take one argument."""
     if not callable(target):
         raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, not a function; name a callable")
     code = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
@@ -167,7 +163,7 @@ def _is_asynchronous(spec: str, target: Any) -> bool:
     except TypeError as error:
         raise HandlerNotCallable(f"handler {spec!r} cannot be called with one argument: {error}") from error
     except ValueError:
-        return False  # some C callables have no signature; the first call will raise
+        return False  # some C callables have no signature; their first call raises
     return inspect.iscoroutinefunction(code)
 
 
@@ -176,10 +172,12 @@ def _hook(spec: str, module: ModuleType, name: str, asynchronous: bool) -> Calla
     if hook is None:
         return _nothing
     if not callable(hook):
-        raise HandlerNotCallable(f"handler {spec!r}: {name!r} beside it is a {type(hook).__name__}, not a function")
+        raise HandlerNotCallable(
+            f"handler {spec!r}: {name!r} in the same module is a {type(hook).__name__}, not a function"
+        )
     if inspect.iscoroutinefunction(hook) and not asynchronous:
         raise HandlerNotCallable(
             f"handler {spec!r}: {name!r} is asynchronous and the handler is not, so it has no event loop to run in; "
             "make both asynchronous, or neither"
         )
-    return hook  # type: ignore[no-any-return]  # a user's attribute has no type; its signature is the contract
+    return hook  # type: ignore[no-any-return]  # a user's attribute has no type

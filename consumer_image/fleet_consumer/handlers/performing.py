@@ -1,10 +1,9 @@
 """One handler call, from records to results, for every kind of handler: single or batch, synchronous or not.
 
-Runs where handlers run, so application code inside a result (a generator, a lazy sequence) runs there as well. Nothing
-raises out of here, except for calls that are ended or that nobody wants any more: an error is the result of its record.
+This code runs in the handler's thread, because a result may run application code (a generator, a lazy sequence). It
+raises an error only for a call that the worker has ended or no longer wants. Any other error becomes the result of its
+record.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -12,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fleet_consumer.handlers.call import CURRENT_CALL, begin_anew, check_wanted, end_forked_child
+from fleet_consumer.handlers.call import CURRENT_CALL, begin_next_call, check_wanted, end_forked_child
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import OutputNotListed, OutputRefused, TimedOut, Undecodable, is_endpoints
@@ -21,11 +20,11 @@ Decoder = Callable[[bytes], Any]
 
 
 def decoder(field: str, format_name: str) -> Decoder | None:
-    """The function that decodes a record's `field` ("key" or "value") as `format_name`: String, Json, or Bytes (None,
-    so that the default costs nothing in the worker's loop).
+    """Return the decoder of a record's `field` ("key" or "value") for the format String or Json; None for Bytes, so
+    that the default costs nothing.
 
-    The function is never called with None: an absent key or value (a tombstone) stays None. It raises
-    Undecodable. JSON follows RFC 8259: UTF-8, and neither NaN nor infinities.
+    The decoder raises Undecodable, and is not called for null. JSON follows RFC 8259: UTF-8, without NaN and
+    infinities.
     """
     if format_name == "Bytes":
         return None
@@ -33,7 +32,7 @@ def decoder(field: str, format_name: str) -> Decoder | None:
 
 
 def checker(field: str, format_name: str) -> Decoder | None:
-    """As `decoder`, for handlers that take bytes: it only validates, and returns the bytes unchanged."""
+    """Return a decoder for handlers that take bytes. It validates the bytes and returns them unchanged."""
     decode = decoder(field, format_name)
     if decode is None:
         return None
@@ -60,7 +59,7 @@ def _json(field: str) -> Decoder:
         raise ValueError(f"{name} is not a JSON value")
 
     standard = json.JSONDecoder(parse_constant=refuse_constant)
-    parse, scan = standard.decode, standard.scan_once  # type: ignore[attr-defined]  # all of its kind have one
+    parse, scan = standard.decode, standard.scan_once  # type: ignore[attr-defined]  # every decoder has it
 
     def decode(raw: bytes) -> Any:
         try:
@@ -68,33 +67,34 @@ def _json(field: str) -> Decoder:
             try:
                 value, end = scan(text, 0)
             except StopIteration:
-                end = -1  # white space comes first, or a value is missing
-            # `parse` alone would look for white space first, which takes a quarter of its time.
+                end = -1  # the text begins with white space, or has no value
+            # `parse` also searches for white space before and after the value, which takes a quarter of its time.
             return value if end == len(text) else parse(text)
         except json.JSONDecodeError as error:
             raise Undecodable(field, "Json", f"{error.msg} at character {error.pos}") from error
         except UnicodeDecodeError as error:
             raise Undecodable(field, "Json", f"not UTF-8 at byte {error.start}") from error
         except (ValueError, RecursionError) as error:
-            # RecursionError: nested deeper than the interpreter's limit. ValueError: NaN, or an integer of more
-            # digits than Python converts (a guard against quadratic time).
+            # RecursionError: the value is nested too deeply. ValueError: NaN, or an integer with more digits than
+            # Python converts.
             raise Undecodable(field, "Json", str(error)) from error
 
     return decode
 
 
 class Result(NamedTuple):
-    """The outcome of one record's handler: outputs to be written, or an error."""
+    """The outcome of one record: outputs to write, or an error."""
 
     produces: tuple[Produce, ...] = ()
     error: BaseException | None = None
 
 
 class Outputs:
-    """Conversion of a handler's result into records for the topics that it may produce to (`handler.outputs`).
+    """Converts a handler's result into records for `topics` (`handler.outputs`).
 
-    The whole result is checked before anything is sent, so that a partly invalid one writes nothing. `topics` None is
-    for who withholds what is not listed: that is an error of the deployment, and not of the record.
+    The whole result is checked before anything is sent, so that a partly invalid result writes nothing. If `topics` is
+    None, the caller checks the topics, because an output to a topic that is not listed is a configuration error, not an
+    error of the record.
     """
 
     __slots__ = ("_topics",)
@@ -102,16 +102,13 @@ class Outputs:
     def __init__(self, topics: Sequence[str] | None = None) -> None:
         self._topics = None if topics is None else frozenset(topics)
 
-    def of(self, answer: object) -> tuple[Produce, ...]:
-        """The records in a handler's result: None, one Produce, or any iterable of them.
-
-        Raises OutputRefused for anything else and for topics that are not listed. A generator runs here, so errors of
-        the handler's code pass through.
-        """
+    def records_in(self, answer: object) -> tuple[Produce, ...]:
+        """Return the records in a handler's result: None, one Produce, or any iterable of Produce. Raises OutputRefused
+        for anything else and for topics that are not listed. Also raises a generator's own errors."""
         if answer is None:
             return ()
         if type(answer) is Produce:
-            # The common case at a quarter of the cost. A call for each field would double it.
+            # Handles the common case at a quarter of the cost. A function call for each field would double this cost.
             topics, key, value = self._topics, answer.key, answer.value
             if (
                 (topics is None or answer.topic in topics)
@@ -146,10 +143,9 @@ class Outputs:
 
 
 class Performer:
-    """Calls of one handler. `call` takes a record, or a list of records if `batch`; it may be a coroutine function.
+    """Calls one handler with a record, or a list of records if `batch`; `call` may be a coroutine function.
 
-    `timeout_s` ends asynchronous calls (None: the handler enforces its own); a synchronous call cannot be ended.
-    Thread-safe.
+    `timeout_s` (seconds) ends asynchronous calls only; with None the handler enforces its own timeout. Thread-safe.
     """
 
     def __init__(
@@ -171,7 +167,7 @@ class Performer:
         self._pid = os.getpid()
 
     def perform(self, records: Sequence[Record]) -> list[Result]:
-        """Call a synchronous handler; returns one result for each record."""
+        """Call a synchronous handler, and return one result for each record."""
         if not self._batch:
             return [self._decode(record) or self._alone(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -179,7 +175,7 @@ class Performer:
         if fit:
             try:
                 found = self._spread(self._call(list(fit)), len(fit))
-            except BaseException as error:  # SystemExit of an application must not end a handler thread either
+            except BaseException as error:  # also SystemExit, which must not end the handler's thread
                 end_forked_child(self._pid, error)
                 if len(fit) == 1 or is_endpoints(error):
                     found = [Result(error=error)] * len(fit)
@@ -188,7 +184,7 @@ class Performer:
         return _filled(results, found)
 
     async def perform_async(self, records: Sequence[Record]) -> list[Result]:
-        """As `perform`, for an asynchronous handler. Raises CancelledError only if `HandlerCall.ended`."""
+        """Call an asynchronous handler. Raises CancelledError only if `HandlerCall.ended`."""
         if not self._batch:
             return [self._decode(record) or await self._alone_async(record) for record in records]
         kept, results, fit = self._prepare(records)
@@ -207,9 +203,9 @@ class Performer:
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
-        """Decode a batch; returns the decodable records for a second call, of which `as_read` tells how they were read,
-        a result for each record that cannot be decoded, else None, and the decoded records."""
-        # A record over a message can be read again whatever becomes of it; others are copied before that.
+        """Decode a batch. Returns the decodable records, kept for a second call (`as_read` restores their bytes); an
+        error result or None for each record; and the decoded records."""
+        # The bytes of a record that wraps a message can be read again. All other records are copied before decoding.
         copies = {place: as_read(each) for place, each in enumerate(records) if getattr(each, "_message", None) is None}
         results = [self._decode(record) for record in records]
         fit = [record for record, result in zip(records, results, strict=True) if result is None]
@@ -221,13 +217,13 @@ class Performer:
     def _again(self, kept: Record) -> Result:
         check_wanted()
         record = as_read(kept)
-        begin_anew([record])
+        begin_next_call([record])
         return self._decode(record) or self._alone([record])
 
     async def _again_async(self, kept: Record) -> Result:
         check_wanted()
         record = as_read(kept)
-        begin_anew([record])
+        begin_next_call([record])
         return self._decode(record) or await self._alone_async([record])
 
     def _alone(self, argument: Any) -> Result:
@@ -247,12 +243,11 @@ class Performer:
             return Result(error=error)
 
     async def _in_time(self, argument: Any) -> Any:
-        """Await the handler's result; raises TimedOut only if the timeout ended the call.
+        """Await the handler's result. Raises TimedOut only if the timeout ended the call.
 
-        The handler runs in our task, and may leave a `cancel()` behind that nobody has taken back, as libraries did
-        before `uncancel` existed. `asyncio.timeout` would then take every cancellation for that one, its own too. So
-        the limit and `HandlerCall.ended` decide what ended the call, never the task's count, which is restored
-        afterwards.
+        The handler runs in our task, and may leave a `cancel()` without `uncancel()`, as older libraries do.
+        `asyncio.timeout` would then mistake its own cancellation for the handler's. So the task's cancellation count
+        does not decide what ended the call: the timeout and `HandlerCall.ended` do. The count is restored afterwards.
         """
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"
@@ -270,7 +265,7 @@ class Performer:
                 raise
             if limit.expired():
                 raise self._timed_out() from error
-            raise HandlerCancelled("the handler raised CancelledError, and nobody had cancelled it") from error
+            raise HandlerCancelled("the handler raised CancelledError although its call was not cancelled") from error
         finally:
             if task.cancelling() > before and not _ended():
                 await _uncancel(task, before)
@@ -281,10 +276,10 @@ class Performer:
     def _one(self, answer: object) -> Result:
         if self._batch:
             return self._spread(answer, 1)[0]
-        return Result(self._outputs.of(answer))
+        return Result(self._outputs.records_in(answer))
 
     def _spread(self, answer: object, count: int) -> list[Result]:
-        """The results in a batch handler's answer; raises OutputRefused unless there is one for each record."""
+        """Return the results of a batch handler. Raises OutputRefused unless there is one result for each record."""
         if answer is None:
             return [Result()] * count
         if isinstance(answer, str | bytes | Produce | dict) or not isinstance(answer, Iterable):
@@ -303,13 +298,13 @@ class Performer:
         if isinstance(part, BaseException):
             return Result(error=part)
         try:
-            return Result(self._outputs.of(part))
+            return Result(self._outputs.records_in(part))
         except BaseException as error:
             end_forked_child(self._pid, error)
             return Result(error=error)
 
     def _decode(self, record: Record) -> Result | None:
-        """Decode key and value in place; returns the result of a record that cannot be decoded, else None."""
+        """Decode key and value in place. Returns an error result if this fails, otherwise None."""
         if self._decode_key is None and self._decode_value is None:
             return None
         try:
@@ -325,7 +320,6 @@ class Performer:
 
 
 def not_listed(topic: str, listed: Collection[str]) -> str:
-    """The message about an output to a topic that is not listed."""
     names = ", ".join(sorted(listed)) or "none are"
     return (
         f"topic {topic!r} is not among the listed outputs ({names}); add it to `handler.outputs` (--output in a local "
@@ -334,7 +328,7 @@ def not_listed(topic: str, listed: Collection[str]) -> str:
 
 
 class HandlerCancelled(Exception):
-    """An asynchronous handler raised CancelledError by itself."""
+    """An asynchronous handler raised CancelledError on its own."""
 
 
 def _is_header(header: object) -> bool:
@@ -347,8 +341,8 @@ def _is_header(header: object) -> bool:
 
 
 def _check_text(text: str, name: str) -> None:
-    """Raise OutputRefused for half a surrogate pair, as JSON with a cut escape has it: librdkafka's binding raises for
-    it in a key or value, and in a header's name it ends the process."""
+    """Raise OutputRefused for a lone surrogate, which JSON with a truncated escape can contain. In a key or value, such
+    a surrogate makes librdkafka's binding raise an error; in a header's name, it crashes the process."""
     if text.isascii():
         return
     try:
@@ -362,7 +356,7 @@ def _kind(value: object) -> str:
 
 
 def _close(answer: Any) -> None:
-    """Close a coroutine that nobody awaits, so that it does not warn when it is collected."""
+    """Close a coroutine that nobody awaits, to avoid Python's warning."""
     close = getattr(answer, "close", None)
     if hasattr(answer, "__await__") and callable(close):
         close()
@@ -374,7 +368,7 @@ def _ended() -> bool:
 
 
 async def _uncancel(task: asyncio.Task[Any], count: int) -> None:
-    """Undo the cancellations beyond `count`, including one that would be raised at the next await."""
+    """Undo the cancellations beyond `count`, including a cancellation that is due at the next await."""
     while task.cancelling() > count:
         task.uncancel()
     try:

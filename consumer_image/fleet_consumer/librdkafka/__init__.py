@@ -1,1 +1,1 @@
-"""Everything done through librdkafka except the fetch thread: configuration, producer, bounded reading, conversion."""
+"""Use of librdkafka outside of the fetch thread: configuration, producer, bounded reading, conversion of records."""

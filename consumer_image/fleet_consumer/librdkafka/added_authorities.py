@@ -1,13 +1,13 @@
-"""Detection of authorities that a renewal adds, which librdkafka's clients have to know before a broker needs them.
+"""Detection of added CAs, which librdkafka's clients must trust before a broker presents a certificate from a new CA.
 
-librdkafka reads certificates once. A producer that refuses a broker's renewed certificate has to be replaced, and only
-the old one can find out what became of records whose acknowledgement was lost with the connection. So it is replaced
-before that, while nothing is in flight. Added authorities are the one renewal with which that takes no risk: with them
-a client connects wherever it did before. Others, such as a new authority in the place of the old, may come before the
-brokers accept them, and wait until the old ones are refused.
+librdkafka reads certificates only once. A producer that refuses a broker's renewed certificate must be replaced. But if
+acknowledgements were lost with the connection, only that producer can find out whether the records were written. So the
+producer is replaced earlier, while nothing is in flight. This is safe only if CAs were added, because then the new
+client can connect wherever the old client could. Any other change, such as a CA that replaces another, may come before
+the brokers accept it. Such a change is used only after brokers have refused the old files.
+
+Decision: docs/decisions/0008-renewed-credentials.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +17,7 @@ from fleet_consumer.contract.brokers import certificates
 from fleet_consumer.librdkafka.settings import CA_FILE, TLS_FILES, tls_files
 from fleet_consumer.net import authorities
 
-LOOK_S: Final = 2.0
-"""The time between two looks at the files."""
+CHECK_INTERVAL_S: Final = 2.0
 
 
 class _Contents(NamedTuple):
@@ -28,41 +27,37 @@ class _Contents(NamedTuple):
 
 
 class AddedAuthorities:
-    """A watch over the TLS files of a client with this configuration.
-
-    Each change is compared with what the files held before it, not with what the client has read: authorities that
-    were removed since then are those that no broker needs any more.
-    """
+    """Watches the TLS files of a client with this configuration for added CAs. Each change is compared with the
+    previous content of the files, not with the content that the client has read, because no broker needs a CA that an
+    earlier change has removed."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._watch = tls_files(config)
         self._authorities: str | None = config.get(CA_FILE)
         self._client = tuple(config[name] for name in TLS_FILES if name in config and name != CA_FILE)
-        self._held = self._read()
-        self._look_at = 0.0
-        # There are authorities that the client has not read.
+        self._held = self._read_files()
+        self._check_at = 0.0
+        # True if CAs were added that the client has not read.
         self._waiting = False
 
-    def due(self, now: float) -> bool:
-        """True if authorities were added which the client has not read; at most once in `LOOK_S`.
-
-        `now` is a monotonic clock's time in seconds.
-        """
-        if self._authorities is None or now < self._look_at:
+    def were_added(self, now: float) -> bool:
+        """Return True if CAs were added that the client has not read. The files are checked at most every
+        CHECK_INTERVAL_S of the monotonic time `now`; in between, returns False."""
+        if self._authorities is None or now < self._check_at:
             return False
-        self._look_at = now + LOOK_S
+        self._check_at = now + CHECK_INTERVAL_S
         if self._watch.changed():
             self._watch.used()
             self._compare()
         return self._waiting
 
     def used(self) -> None:
-        """Note that the client is about to be made again, and so reads the files as they are now."""
+        """Record that the client is about to be replaced; the new client reads the current files."""
         self._waiting = False
 
     def _compare(self) -> None:
-        present = self._read()
-        # Unreadable files are about to be written: they change once more.
+        present = self._read_files()
+        # Unreadable files are probably still being written, so they will change again.
         if present is None:
             return
         held, self._held = self._held, present
@@ -71,7 +66,7 @@ class AddedAuthorities:
         elif present.trusted > held.trusted:
             self._waiting = True
 
-    def _read(self) -> _Contents | None:
+    def _read_files(self) -> _Contents | None:
         if self._authorities is None:
             return None
         try:

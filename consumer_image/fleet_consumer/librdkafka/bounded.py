@@ -1,10 +1,8 @@
-"""Reading partitions from one offset to another, with the progress stored in a group without members.
+"""Reads partitions from one offset to another, with the progress stored as offsets of a group without members.
 
-Nothing joins the group, so its coordinator takes commits without a generation (Kafka calls that a simple consumer).
-Nothing here may know the content of records.
+No member joins the group, so its coordinator accepts commits without a generation (Kafka calls this a simple consumer).
+This module does not interpret the content of records.
 """
-
-from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +25,20 @@ T = TypeVar("T")
 POLL_S: Final = 0.5
 BATCH: Final = 500
 FETCH_WAIT_MS: Final = 20
-"""The longest time a broker holds a fetch without records: at an end there is nothing to come."""
+"""Time for which a broker may wait for new records before it answers a fetch: short, because a range needs none."""
 FETCH_BYTES: Final = 256 * 1024
-"""The bytes of one partition per fetch, so that partitions come in turns; a larger record comes alone."""
+"""Maximum bytes of one partition per fetch, so that partitions alternate. A larger record is fetched alone."""
 ASK_TIMEOUT_S: Final = 30.0
-"""The timeout of one query; brokers may just be electing a coordinator."""
+"""Timeout of a query, including retries, for example while brokers elect a coordinator."""
 
 GROUP_TIMEOUT_S: Final = 5.0
-"""The timeout of one attempt to get the group's offsets. To librdkafka, a coordinator that refuses the group looks like
-one that is not found; the reason comes as a message, which is polled for after each attempt."""
+"""Timeout of one attempt to get the group's offsets. If the coordinator refuses access to the group, librdkafka only
+reports that it found no coordinator. The reason arrives as a message, so a poll follows each failed attempt."""
 
 AGAIN_S: Final = 0.5
 UNREADABLE_TRIES: Final = 5
-"""Number of times, `POLL_S` apart or more, that data are found unreadable before that ends a reading which has nothing
-else left to read."""
+"""Number of attempts to read unreadable data, at least `POLL_S` apart. DataUnreadable is raised when every incomplete
+partition has failed this often."""
 MOVING: Final = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -54,7 +52,7 @@ MOVING: Final = frozenset(
         KafkaError._TIMED_OUT,
     }
 )
-"""Errors that pass when brokers have restarted, or when the offsets topic of a new cluster has been created."""
+"""Transient errors, which occur while brokers restart, or before the offsets topic of a new cluster exists."""
 
 DENIED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: errors.TopicAuthorizationFailed,
@@ -62,29 +60,28 @@ DENIED: Final = {
 }
 
 OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
-"""Errors about a topic, whatever was asked."""
+"""Errors that concern a topic, even in a query about the group's offsets."""
 
 
 class Step(NamedTuple):
-    """One batch: records by partition, in their order, and the partitions of which nothing more will come."""
+    """One batch: records in offset order, keyed by partition, and the partitions that are complete."""
 
     records: Mapping[TopicPartition, list[Record]]
     done: frozenset[TopicPartition]
 
 
 class Fetched(NamedTuple):
-    """The same with messages in place of records; none is an error, and no list is empty."""
+    """A batch: messages, keyed by partition, and the complete partitions. It has no errors and no empty lists."""
 
     messages: Mapping[TopicPartition, list[Message]]
     done: frozenset[TopicPartition]
 
 
 class BoundedReader:
-    """One connection to the cluster. `config` is librdkafka's (`settings.consumer_config`), whose group keeps the
-    offsets. One thread uses it; close it, or use it as a context manager.
+    """A reader with its own connection, for one thread. Close it, or use it as a context manager.
 
-    Every call raises TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; after any of them the
-    reader may be asked again.
+    `config` is librdkafka's configuration (`settings.consumer_config`); its group stores the offsets. Every method may
+    raise TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; the reader remains usable afterwards.
     """
 
     def __init__(
@@ -96,11 +93,11 @@ class BoundedReader:
         fetch_bytes: int = FETCH_BYTES,
         skips_expired: bool = True,
     ) -> None:
-        """`stores_offsets` False: the group is not used, and needs no rights. `patience_s` is the timeout of one query.
-        `fetch_bytes` are those of one partition per fetch. `skips_expired`: records that retention has removed
-        meanwhile are skipped; else RecordsExpired is raised.
+        """Open the connection. Raises SettingsRefused if librdkafka does not accept a setting.
 
-        Raises SettingsRefused when librdkafka does not take a setting.
+        If `stores_offsets` is False, the group is not used and needs no ACLs. `patience_s` is the timeout of one query.
+        `fetch_bytes` limits the bytes of one partition per fetch. If `skips_expired`, records that retention has
+        removed meanwhile are skipped; otherwise RecordsExpired is raised.
         """
         self._stores_offsets = stores_offsets
         self._patience_s = patience_s
@@ -112,7 +109,7 @@ class BoundedReader:
         }
         self._consumer = open_consumer({**config, **own})
 
-    def __enter__(self) -> BoundedReader:
+    def __enter__(self) -> "BoundedReader":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -122,12 +119,12 @@ class BoundedReader:
         self._consumer.close()
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """All partitions of a topic, in order. Raises TopicMissing when there is no such topic."""
+        """Return all partitions of a topic, in order. Raises TopicMissing if the topic does not exist."""
         listed = self._described(topic)
         if listed.error is not None and listed.error.code() in DENIED:
             raise _as_error(topic, listed.error)
         if not listed.partitions:
-            raise errors.TopicMissing(f"topic {topic} does not exist, or has no leader yet")
+            raise errors.TopicMissing(f"topic {topic} does not exist, or its partitions have no leader yet")
         return [TopicPartition(topic, number) for number in sorted(listed.partitions)]
 
     def _described(self, topic: str) -> Any:
@@ -136,10 +133,8 @@ class BoundedReader:
         ).topics[topic]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """For each partition the first offset that is there, and the one after the last.
-
-        Each leader is asked by itself. Partitions whose leader is away are left out, unless all are.
-        """
+        """Return each partition's first existing offset, and the offset after its last record. Partitions whose leader
+        does not answer are left out; if no leader answers, DataPlaneFailed is raised."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         away: errors.DataPlaneFailed | None = None
         for led in self._by_leader(list(partitions)):
@@ -156,7 +151,7 @@ class BoundedReader:
         return found
 
     def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
-        """The partitions by leader; those without one together, for a query that fails with the reason."""
+        """Group the partitions by leader. Those without a leader form one group, whose query fails with the reason."""
         led: dict[int, list[TopicPartition]] = {}
         for topic in dict.fromkeys(partition.topic for partition in partitions):
             known = self._described(topic).partitions
@@ -167,13 +162,13 @@ class BoundedReader:
         return list(led.values())
 
     def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """For each partition the first record that is not older than a time; those without one are left out."""
+        """Return each partition's first offset at or after the time; partitions without such a record are left out."""
         found = self._offsets(list(partitions), time_ms)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """Offsets by time, or at ListOffsets' two special times: one query for all partitions, where librdkafka's query
-        for the watermarks of one took half a second."""
+        """Return offsets at a time, or at one of the two special times of ListOffsets, with one query for all
+        partitions. (librdkafka's own query for the watermarks of a single partition took half a second.)"""
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
             _topics(partitions),
@@ -183,7 +178,7 @@ class BoundedReader:
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The offsets that the group has stored for these partitions; those without are left out."""
+        """Return the group's committed offsets of these partitions; partitions without such an offset are left out."""
         wanted = list(partitions)
         asked = [confluent_kafka.TopicPartition(*partition) for partition in wanted]
         found = {}
@@ -194,7 +189,7 @@ class BoundedReader:
         return found
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Store offsets in the group, and wait until that is done."""
+        """Commit offsets for the group, and wait for the result."""
         for part in commit_parts(offsets):
             self._commit([confluent_kafka.TopicPartition(*each, at.offset, at.metadata) for each, at in part.items()])
 
@@ -203,9 +198,9 @@ class BoundedReader:
         self._of_group(named, lambda: _each(self._consumer.commit(offsets=wanted, asynchronous=False)))
 
     def _of_group(self, partitions: Iterable[TopicPartition], ask: Callable[[], T]) -> T:
-        """The answer to a query about the group's offsets; raises the coordinator's refusal of the group."""
+        """Query the group's offsets. Raises GroupAuthorizationFailed if access to the group is refused."""
 
-        def heard() -> T:
+        def ask_and_poll() -> T:
             try:
                 return ask()
             except KafkaException as failure:
@@ -215,27 +210,27 @@ class BoundedReader:
                     raise KafkaException(error) from failure
                 raise
 
-        return _patiently(_topics(partitions), heard, of_group=True)
+        return _patiently(_topics(partitions), ask_and_poll, of_group=True)
 
     def read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
-        """The records of each partition from its first offset to before the second, as `runs` gives them."""
+        """Yield the records of each partition in its range of offsets (end exclusive), in steps as in `runs`."""
         for fetched in self.runs(ranges):
             records = {partition: filled_records(partition, run) for partition, run in fetched.messages.items()}
             yield Step(records, fetched.done)
 
     def runs(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Fetched]:
-        """The messages of each partition from its first offset to before the second, as brokers give them.
+        """Yield the messages of each partition in its range of offsets (end exclusive), in the order of arrival.
 
-        Yields an empty step about twice a second while nothing comes, so that the caller can give up when brokers are
-        away for too long. A partition whose leader is away delays no other, nor does one with data that cannot be read:
-        DataUnreadable is raised when all others are done.
+        Yields an empty step about twice a second while nothing arrives, so that the caller can give up if brokers are
+        down for too long. A partition without a leader or with unreadable data does not delay other partitions. Raises
+        DataUnreadable when every incomplete partition is unreadable.
         """
         reached = {partition: start for partition, (start, _) in ranges.items()}
         open_ = {partition for partition, (start, end) in ranges.items() if start < end}
         if open_ != set(ranges):
             yield Fetched({}, frozenset(ranges) - open_)
         self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
-        # librdkafka remembers a pause across assignments, such as that of a partition at which the last reading stood.
+        # librdkafka remembers pauses across assignments, and the last pass may have left a partition paused.
         self._consumer.resume([confluent_kafka.TopicPartition(*each) for each in sorted(open_)])
         stands = _Stands(self._consumer)
         try:
@@ -251,7 +246,7 @@ class BoundedReader:
                         continue
                     end = ranges[partition][1]
                     run, reached[partition], unreadable = _sorted_out(partition, own, reached[partition])
-                    stands.note(partition, unreadable, moved=bool(run))
+                    stands.record_result(partition, unreadable, moved=bool(run))
                     wanted = run if reached[partition] <= end else [each for each in run if _offset(each) < end]
                     if wanted:
                         runs[partition] = wanted
@@ -259,13 +254,14 @@ class BoundedReader:
                         done.add(partition)
                 open_ -= done
                 yield Fetched(runs, frozenset(done))
-                stands.look(open_, reached)
+                stands.try_again(open_, reached)
         finally:
             self._consumer.unassign()
 
 
 class _Stands:
-    """The partitions of one reading that stand at data which cannot be read. `void`: to be sought first."""
+    """The partitions of one `runs` that are paused at unreadable data. Messages of the partitions in `void` are ignored
+    until the next seek."""
 
     def __init__(self, consumer: confluent_kafka.Consumer) -> None:
         self._consumer = consumer
@@ -273,8 +269,8 @@ class _Stands:
         self._again_at = 0.0
         self.void: set[TopicPartition] = set()
 
-    def note(self, partition: TopicPartition, unreadable: KafkaError | None, *, moved: bool) -> None:
-        """Take in what came of a partition; `moved`: records came."""
+    def record_result(self, partition: TopicPartition, unreadable: KafkaError | None, *, moved: bool) -> None:
+        """Record the result of a poll for a partition. `moved` is True if records arrived."""
         if moved:
             self._tries.pop(partition, None)
         if unreadable is not None:
@@ -283,8 +279,9 @@ class _Stands:
             stand(self._consumer, partition)
             self.void.add(partition)
 
-    def look(self, open_: AbstractSet[TopicPartition], reached: Mapping[TopicPartition, int]) -> None:
-        """Try them again now and then. Raises DataUnreadable when they are all that is left."""
+    def try_again(self, open_: AbstractSet[TopicPartition], reached: Mapping[TopicPartition, int]) -> None:
+        """Read the paused partitions again, at most every `POLL_S`. Raises DataUnreadable when all `open_` partitions
+        have failed UNREADABLE_TRIES times."""
         tried = {each: self._tries.get(each, (0, "")) for each in open_}
         if tried and all(tries >= UNREADABLE_TRIES for tries, _ in tried.values()):
             named = "; ".join(
@@ -299,7 +296,7 @@ class _Stands:
 
 
 def _by_partition(messages: list[Message]) -> dict[TopicPartition, list[Message]]:
-    """Messages by partition; an error that names no partition concerns all, and is raised."""
+    """Group messages by partition. An error without a partition is raised if it is fatal or about authorization."""
     places = {(each.topic(), each.partition()) for each in messages}
     if len(places) == 1 and None not in (place := places.pop()) and _are_records(messages):
         return {TopicPartition(*place): messages}  # type: ignore[arg-type]  # neither is None
@@ -318,7 +315,7 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, patience_s: float = ASK_TIMEOUT_S) -> T:
-    """The answer to a query, repeated while brokers are changing roles."""
+    """Return the answer to a query, which is repeated for `patience_s` while it fails with a transient error."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -331,7 +328,7 @@ def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, pati
 
 
 def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
-    """The answers; the first error among them is raised, as librdkafka raises one of the whole query."""
+    """Return the answers. Raises the first error among them, just as librdkafka raises an error of a whole query."""
     for answer in answers or ():
         if answer.error is not None:
             raise KafkaException(answer.error)
@@ -341,7 +338,7 @@ def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[
 def _sorted_out(
     partition: TopicPartition, messages: list[Message], reached: int
 ) -> tuple[list[Message], int, KafkaError | None]:
-    """The records among messages, the offset up to which everything is known, and why what follows is unreadable."""
+    """Return the records among the messages, the next offset, and the error if the data there is unreadable."""
     if _are_records(messages):
         return messages, _offset(messages[-1]) + 1, None
     run = []
@@ -355,15 +352,14 @@ def _sorted_out(
         elif error.code() in DENIED or error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise _as_error(partition.topic, error)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise errors.RecordsExpired(f"partition {partition.name}: no record at {reached} any more")
+            raise errors.RecordsExpired(f"partition {partition.name}: offset {reached} no longer exists")
         elif error.code() in UNREADABLE:
             return run, reached, error
     return run, reached, None
 
 
 def _are_records(messages: Sequence[Message]) -> bool:
-    """True if none of them is an error: the common case, in which nothing is to be sorted out."""
-    # By type: confluent-kafka's errors cannot be compared with None.
+    # Compares types, because confluent-kafka's errors cannot be compared with None.
     return {type(each.error()) for each in messages} == {type(None)}
 
 
@@ -374,16 +370,16 @@ def _is_about_the_group(message: Message) -> bool:
 
 def _offset(message: Message) -> int:
     offset = message.offset()
-    assert offset is not None, "librdkafka numbers what it gives"
+    assert offset is not None, "a message from librdkafka has an offset"
     return int(offset)
 
 
 def _as_error(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
-    """`of_group`: the query was about the group's offsets, in whose answer a topic may be refused all the same."""
+    """`of_group` is True for a query about the group's offsets, which may also fail because of a topic."""
     about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
     kind = DENIED.get(error.code())
     if kind is not None:
         return kind(f"{about}: not authorized; allow the principal Read on it")
     if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return errors.TopicMissing(f"{about} does not exist (any more)")
+        return errors.TopicMissing(f"{about} does not exist, or was deleted")
     return errors.DataPlaneFailed(f"{about}: {error.name()}: {error.str()}")

@@ -1,17 +1,17 @@
-"""Records made from librdkafka's messages, as cheaply as their use allows; its words for places and unreadable data.
+"""Creates records from librdkafka's messages, as cheaply as their use allows. Also seeks and errors of unreadable data.
 
-This is the hot path: it runs for every record. Filling the ten fields of a `Record` at once, in a plain loop, is the
-cheapest way to have them all, and too expensive for a handler that reads one or two, or skips most records. So records
-begin as properties over their message: a field is read on request, at the cost of a call. Once the counted readings
-show that filling costs less, records are filled from then on. The handler sees no difference but time. Decision record
-0009 has the figures.
+This is the hot path: it runs for every record. Filling the ten fields of a `Record` in a plain loop is the cheapest way
+to have all fields. But it is too expensive for a handler that reads one or two fields, or skips most records. So a
+record first has properties that read from its message, and each access costs a call. Accesses are counted. Once the
+count shows that filling costs less, further records are filled. Handlers notice no difference except in speed.
 
-The message stands in a slot of every record, so that the class adds none of its own: only then does Python let the
-record become a plain one, which it does when one of its fields is assigned. The message stays there: whatever a handler
-makes of its record, `as_read` gives it as it was read.
+`Record` itself has the slot for the message, so `FetchedRecord` adds no slot. Only then can Python turn the record into
+a plain `Record` (by assigning `__class__`), which happens when a field is assigned. The message stays in its slot, so
+`as_read` can return the record as it was read, whatever a handler has changed. (The alternative is `__getattr__` on one
+class with empty slots, but it disables the interpreter's fast path for slots.)
+
+Decision: docs/decisions/0009-lazy-records.md.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import logging
@@ -33,22 +33,22 @@ UNREADABLE: Final = frozenset(
         KafkaError._UNDERFLOW,
         KafkaError.INVALID_MSG,  # the broker itself finds its log corrupt
         KafkaError.INVALID_MSG_SIZE,
-        KafkaError.UNKNOWN,  # it fails as it reads its log, and knows no word for that
+        KafkaError.UNKNOWN,  # the broker fails to read its log, and has no error code for that
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-"""Errors of a partition that are about the bytes of its log, and not about who serves them.
+"""Errors of a partition that concern the bytes of its log, not the broker that serves them.
 
-librdkafka does not stop at such a batch: it reads on at a wrong place, and may go on at an offset that it made up
-there, behind records that are good. Nothing counts that comes of the partition before it is sought.
+librdkafka does not stop at such a batch: it continues in the middle of the data, and may jump to a wrong offset, past
+good records. So all messages of the partition are ignored until the next seek.
 """
 
 
 def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -> confluent_kafka.TopicPartition:
-    """A place in a partition; `epoch` is the leader epoch of the record before it, -1 when unknown."""
+    """Convert to librdkafka's class. `epoch` is the leader epoch of the record before the position, -1 if unknown."""
     if offset is None:
         return confluent_kafka.TopicPartition(*partition)
     if epoch < 0:
@@ -57,11 +57,9 @@ def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -
 
 
 def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
-    """Seek, also in a partition that librdkafka has been assigned and has not begun to read.
-
-    It begins only when others that were taken away have stopped, and refuses to seek until then. Assigned anew it
-    begins at the given offset.
-    """
+    """Seek, even if librdkafka does not read the assigned partition yet. librdkafka starts to read it only after
+    unassigned partitions have stopped, and refuses to seek earlier. In that case the partition is unassigned, and
+    assigned again at the offset."""
     try:
         consumer.seek(at(partition, offset, epoch))
     except KafkaException as refused:
@@ -72,12 +70,12 @@ def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset:
 
 
 def stand(consumer: confluent_kafka.Consumer, partition: tuple[str, int]) -> None:
-    """Stop at data that cannot be read, until `read_again`."""
+    """Pause a partition at unreadable data, until `read_again`."""
     consumer.pause([at(partition)])
 
 
 def read_again(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
-    """Try data that could not be read once more, from `offset` on."""
+    """Resume a paused partition at `offset`, to retry unreadable data."""
     consumer.resume([at(partition)])
     seek(consumer, partition, offset, epoch)
 
@@ -87,43 +85,43 @@ logger = logging.getLogger(__name__)
 _NO_HEADERS: Headers = ()
 
 _ask_headers: Callable[[Any], Any] = methodcaller("headers")
-"""`message.headers()`, and a SystemError when that goes wrong. The interpreter calls a method of C directly where it
-can, and does not look then whether it failed in spite of an answer, as this one does: the error comes up anywhere,
-later. `map` looks, and so does this; `map` costs 8 ns for each record, this 65."""
+"""Calls `message.headers()`, and raises SystemError if that fails. confluent-kafka's method may both return a value and
+set an error. In a direct call the interpreter does not check for this, and the error is raised at some later point.
+A call through `map` is checked and costs 8 ns per record; this call is checked too, and costs 65 ns."""
 
-READINGS_THAT_PAY = 2.0
-"""Readings of each record, on average, above which filling all fields is cheaper; measured."""
+READS_THAT_PAY = 2.0
+"""Average number of field accesses per record above which filling all fields is cheaper (measured)."""
 HABIT_RECORDS = 1_000
-"""The number of records handed out before their readings are judged: a few readings come from the consume loop."""
+"""Number of records whose field accesses, including a few of the consume loop, are counted before each decision."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Habits:
-    """Counts of the fields that handlers read from messages. Only hints: threads may lose counts of each other."""
+    """Counts of the fields that handlers read from messages. Approximate: concurrent increments may be lost."""
 
     fill: bool = False
     handed: int = 0
-    readings: int = 0
+    reads: int = 0
 
     def hand_out(self, count: int) -> bool:
-        """Count records that are handed out; returns whether to fill them. Once true, it stays so."""
+        """Count records that are handed out. Returns True if these and all later records should be filled."""
         if not self.fill and self.handed >= HABIT_RECORDS:
-            self.fill = self.readings > READINGS_THAT_PAY * self.handed
-            self.handed = self.readings = 0
+            self.fill = self.reads > READS_THAT_PAY * self.handed
+            self.handed = self.reads = 0
         self.handed += count
         return self.fill
 
 
 class FetchedRecord(Record):
-    """A `Record` over a message. Only `fetched_records` makes these."""
+    """A `Record` whose fields are read from its message. Only `fetched_records` and `as_read` make such records."""
 
     __slots__ = ()
 
     habits = Habits()
-    """One for the process: its handlers are of one kind."""
+    """Shared by all records, because a process has handlers of one kind."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
-        """Called by `dataclasses.replace`: made of fields, it is a plain record from the start."""
+        """Make a plain record from fields; called by `dataclasses.replace`."""
         self.__class__ = Record  # type: ignore[assignment]
         Record.__init__(self, *args, **fields)
 
@@ -138,7 +136,7 @@ class FetchedRecord(Record):
 
 
 def as_read(record: Record) -> Record:
-    """A new record as it was read, whatever was assigned to `record` since; a copy of one that was made of fields."""
+    """Return the record as it was read, without later assignments. A record that has no message is copied."""
     message = getattr(record, "_message", None)
     if message is None:
         return dataclasses.replace(record, headers=list(record.headers) or _NO_HEADERS)
@@ -148,10 +146,10 @@ def as_read(record: Record) -> Record:
 
 
 def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
-    """One record for each message of a run; all are of this partition, in offset order, and none is an error."""
+    """Make one record per message. The messages must be of this partition, in offset order, and not errors."""
     if FetchedRecord.habits.hand_out(len(run)):
         return filled_records(topic_partition, run)
-    # Made without their `__init__`, whose call alone would cost more than all of this.
+    # `__init__` is not called, because the call would cost more than everything else here.
     records: list[Any] = list(map(object.__new__, repeat(FetchedRecord, len(run))))
     for record, message in zip(records, run, strict=True):
         record._message = message
@@ -159,7 +157,7 @@ def fetched_records(topic_partition: TopicPartition, run: list[Message]) -> list
 
 
 class FetchedRun(Run):
-    """A run over messages: its records are made on request, its columns are read without them."""
+    """A run of messages. Its records are made on first access; columns such as `values` are read without records."""
 
     __slots__ = ("_messages",)
 
@@ -168,7 +166,7 @@ class FetchedRun(Run):
         object.__setattr__(self, "_messages", messages)
 
     def __getattr__(self, name: str) -> Any:
-        """Called for `records` once, while that slot is empty."""
+        """Make `records` on first access, while the slot of that name is empty."""
         if name != "records":
             raise AttributeError(name)
         records = fetched_records(self.topic_partition, self._messages)
@@ -180,16 +178,13 @@ class FetchedRun(Run):
 
     @property
     def next_offset(self) -> int:
-        """The offset to commit once all records of the run are done."""
         offset: Any = self._messages[-1].offset()
         return int(offset) + 1
 
     def values(self) -> list[Any]:
-        """The value of each record as it was read, None for a tombstone."""
         return list(map(Message.value, self._messages))
 
     def keys(self) -> list[Any]:
-        """The key of each record as it was read, None where there is none."""
         return list(map(Message.key, self._messages))
 
     def offsets(self) -> list[int]:
@@ -197,7 +192,6 @@ class FetchedRun(Run):
         return found
 
     def timestamps(self) -> list[int]:
-        """The timestamp of each record, in milliseconds since the epoch."""
         return [message.timestamp()[1] for message in self._messages]
 
     def __reduce__(self) -> tuple[type[Run], tuple[Any, ...]]:
@@ -205,10 +199,10 @@ class FetchedRun(Run):
 
 
 def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[Record]:
-    """The same with all fields filled."""
+    """Make one record per message, with all fields filled; arguments as in `fetched_records`."""
     topic, partition = topic_partition
     no_headers = _NO_HEADERS
-    # Leader epochs never fall along a partition, so a run whose ends agree has one epoch throughout.
+    # Leader epochs never decrease along a partition, so if both ends of a run agree, all records have that epoch.
     epoch = leader_epoch(run[0])
     records: list[Record] = list(map(object.__new__, repeat(Record, len(run))))
     message: Any
@@ -230,7 +224,7 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
                 record.attempt = 0
                 record.first_failed_at = None
             break
-        except SystemError:  # the loop goes on behind the message whose headers failed
+        except SystemError:  # continue after the message whose headers failed
             index = len(run) - length_hint(feed) - 1
             records[index] = _without_headers(topic_partition, run[index], epoch)
     if leader_epoch(run[-1]) != epoch:
@@ -241,7 +235,7 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
 
 def _headers(message: Any) -> Headers:
     try:
-        # A list of its own: the message gives out the same one each time, and would keep what is done to it.
+        # A copy is returned, because the message returns the same list each time and would keep changes to the list.
         return list(_ask_headers(message) or ()) or _NO_HEADERS
     except SystemError:
         _clear(message)
@@ -259,14 +253,12 @@ def _without_headers(topic_partition: TopicPartition, message: Any, epoch: int) 
 
 
 def _clear(message: Any) -> None:
-    """Remove the headers of a message if one has a name that is no UTF-8.
-
-    Brokers accept such names, though Kafka's protocol does not allow them. confluent-kafka fails to decode one, and
-    would return its half-made list the next time: touching that ends the process.
-    """
+    """Remove all headers of a message if the name of one is not UTF-8. Kafka's protocol does not allow such names, but
+    brokers accept them. confluent-kafka fails to decode them, and would return an incomplete list in the next call;
+    using that list crashes the process."""
     message.set_headers([])
     logger.warning(
-        "record %s-%s@%s has a header whose name is no UTF-8; it is handled without its headers",
+        "record %s-%s@%s has a header whose name is not UTF-8; the record is handled without its headers",
         message.topic(),
         message.partition(),
         message.offset(),
@@ -274,21 +266,19 @@ def _clear(message: Any) -> None:
 
 
 MESSAGE_BYTES = 300
-"""The memory of a message besides its bytes: its object, those of key and value, and the allocator's share;
-measured."""
+"""Memory of a message in bytes, in addition to its content: the Python objects for the message, its key and its value,
+and the allocator's overhead (measured)."""
 HEADER_BYTES = 200
-"""The same for a header, by the sizes of its objects: a pair, a name, a value, and their place in a list."""
+"""Memory of a header in bytes, in addition to its content: the pair, its name and value, and the list's entry."""
 
 
 def memory_bytes(message: Message) -> int:
-    """About how much memory a message takes while it is kept: key, value, headers and the objects that hold them."""
     key, headers = message.key(), _headers(message)
     size = MESSAGE_BYTES + len(message) + (0 if key is None else len(key))
     return size + sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in headers)
 
 
 def leader_epoch(message: Message) -> int:
-    """The epoch of the leader that wrote a message, -1 when unknown."""
     epoch = message.leader_epoch()
     return -1 if epoch is None else epoch
 
@@ -305,15 +295,12 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     "attempt": lambda message: 0,
     "first_failed_at": lambda message: None,
 }
-"""The reader of each field from a message."""
 
 
 def _fill(record: FetchedRecord) -> None:
-    """Become a plain record, with the same fields.
-
-    Other threads may look at the record meanwhile, as the watchdog does: they find the message or the field.
-    """
-    FetchedRecord.habits.readings += len(_READ)
+    """Turn `record` into a plain record with the same fields. Other threads, such as the watchdog, may read it at the
+    same time. They get every field, either from the message or from the filled slot."""
+    FetchedRecord.habits.reads += len(_READ)
     message = record._message
     for name, read in _READ.items():
         Record.__dict__[name].__set__(record, read(message))
@@ -325,15 +312,15 @@ def _field(name: str, read: Callable[[Any], Any]) -> None:
     habits = FetchedRecord.habits
 
     def get(record: FetchedRecord) -> Any:
-        habits.readings += 1
+        habits.reads += 1
         return read(record._message)
 
     def get_headers(record: FetchedRecord) -> Any:
-        habits.readings += 1
+        habits.reads += 1
         found = read(record._message)
         if not found:
             return found
-        # What a handler appends to the list must be there when it looks again.
+        # If a handler appends to the list, the next access must return the same list.
         _fill(record)
         return record.headers
 

@@ -1,15 +1,15 @@
-"""Writing records: librdkafka's idempotent producer behind a small asynchronous interface.
+"""Writes records with librdkafka's idempotent producer, behind a small asynchronous interface.
 
-The worker writes many records at once and then waits for all of them, so a send returns a handle and `flush` waits.
-Keys go to the partitions that the Java producer chooses (`murmur2_random`). Nothing here may retry on its own:
-librdkafka does, within `delivery.timeout.ms`; after that the caller decides.
+The worker writes many records and then waits for all of them, so a send returns a handle and `flush` waits. Keys go to
+the same partitions as with the Java producer (`murmur2_random`). librdkafka retries within `delivery.timeout.ms`; after
+that the caller decides.
 
-`group_metadata` is what a producer sends with the offsets of a transaction. librdkafka makes it for its own group
-members only, so it is built here, in a format private to librdkafka. It is compared, once per process, with what the
-linked librdkafka makes itself.
+`group_metadata` builds the group metadata that a producer sends with the offsets of a transaction. librdkafka makes it
+only for its own group members, so it is built here in librdkafka's private format. Once per process, our format is
+checked against the linked librdkafka.
+
+Decisions: docs/decisions/0031-acknowledged-without-an-offset.md, docs/decisions/0035-credentials-of-others.md.
 """
-
-from __future__ import annotations
 
 import logging
 import struct
@@ -33,35 +33,37 @@ logger = logging.getLogger(__name__)
 _CLOCK: Final = SystemClock()
 
 PURGE_S = 5.0
-"""The longest wait for a replaced producer to report the records that it gives up; it takes next to none."""
+"""Maximum time that a replaced producer gets to report the records that it gives up; usually it does so at once."""
 
 DEFAULTS: Mapping[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
-    # Small enough that one poll's outputs leave at once, large enough to batch them.
+    # Long enough to batch the outputs of one poll, short enough not to delay them.
     "linger.ms": 5,
     "compression.type": "lz4",
 }
-"""The defaults of every producer; a caller's settings win."""
+"""Defaults of every producer; a caller's settings take precedence."""
 
 DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12, "batch.num.messages": 1}
-"""For single records; about as small as anything that a source topic's own producers may have done."""
+"""Settings for single large records. They compress about as well as any producer of a source topic."""
 
 BATCH_BYTES_MAX: Final = 1_000_000
-"""librdkafka's own limit of a batch."""
+"""librdkafka's default limit of a batch, in bytes."""
 
 RECORD_BYTES_MAX: Final = 1_000_000_000
-"""The most that librdkafka allows `message.max.bytes` to be."""
+"""Largest value in bytes that librdkafka allows for `message.max.bytes`."""
 
 SENT_MAX: Final = 3
-"""The number of sends of a record whose acknowledgement has no offset."""
+"""Maximum number of times that a record is sent if its acknowledgements have no offset. When a batch is acknowledged,
+librdkafka's idempotent producer also counts earlier batches as acknowledged (`IMPLICITACK`), even if the broker refused
+them. Such an acknowledgement has no offset."""
 
 DRAIN_S: Final = 0.5
-"""The longest wait of a send for earlier ones, when the producer is to be replaced."""
+"""Maximum time that a send waits for earlier sends before the producer is replaced."""
 
 OPEN_KEPT: Final = 1_000
-"""The number of handles that are kept before those that are done are removed."""
+"""Number of handles above which the finished handles are removed from memory."""
 
 ADVICE: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "; allow the principal Write on the topic",
@@ -69,23 +71,23 @@ ADVICE: Final[Mapping[int, str]] = {
         "; allow the principal Write on the topic, or IdempotentWrite on the cluster"
     ),
     KafkaError._FATAL: (
-        "; its log says why, mostly a missing right: allow the principal Write on the topic, or IdempotentWrite on "
-        "the cluster"
+        "; librdkafka's log has the cause, usually a missing ACL: allow the principal Write on the topic, or "
+        "IdempotentWrite on the cluster"
     ),
 }
-"""Advice where librdkafka's own error text has none. Brokers give an idempotent producer its id when it may write to
-any topic at all, and refuse it with the cluster's authorization error."""
+"""Advice that is added to librdkafka's text of an error, keyed by error code. Brokers give an idempotent producer an id
+if it may write to at least one topic, or has IdempotentWrite; otherwise they answer CLUSTER_AUTHORIZATION_FAILED."""
 
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""Reasons of single records after a fatal error of librdkafka; the reason to report is that error's."""
+"""Failure reasons of single records after a fatal error of librdkafka. The fatal error itself is reported instead."""
 
 REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 CAUSE_LOST: Final = "returned NULL without setting an exception"
-"""Python's text for a call into librdkafka that failed by an exception which a callback has cleared."""
+"""Text of Python's SystemError if a call into librdkafka has failed but a callback has cleared its exception."""
 
 
 class ProduceFailed(Exception):
-    """A record was not written, or that is unknown: `reason` is the broker's or librdkafka's name of the error."""
+    """A record was not written, or may not have been written. `reason` is the broker's or librdkafka's error name."""
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:
         super().__init__(f"could not write to topic {topic!r}: {reason}: {detail}")
@@ -94,39 +96,39 @@ class ProduceFailed(Exception):
 
     @property
     def refuses_record(self) -> bool:
-        """True if the topic will never take this record, however often it is sent; any other failure may pass."""
+        """True if the topic will never accept this record; every other failure may be transient."""
         return self.reason in REFUSED_RECORD_REASONS
 
 
 @dataclass(slots=True, eq=False)
 class SendHandle:
-    """One record on its way. `done` turns true once; `error` is then None (written) or why it was not."""
+    """One record in flight. Once `done`, `error` is None if the record was written, otherwise the failure."""
 
     topic: str
     done: bool = False
     error: ProduceFailed | None = None
 
     def _refused(self, error: KafkaError) -> None:
-        self.failed(error.name(), error.str() + ADVICE.get(error.code(), ""))
+        self.fail(error.name(), error.str() + ADVICE.get(error.code(), ""))
 
-    def failed(self, reason: str, detail: str) -> None:
+    def fail(self, reason: str, detail: str) -> None:
         self.error, self.done = ProduceFailed(self.topic, reason, detail), True
 
 
 class RecordProducer:
-    """An idempotent producer with acks from all in-sync replicas. One thread may use it.
+    """An idempotent producer with acks from all in-sync replicas. Only one thread may use it.
 
-    `settings` are librdkafka's properties (`settings.connection_config` makes the connection's part).
-    `message_max_bytes` is the `max.message.bytes` of the topics written to, None where it is unknown: no batch of
-    several records gets larger. The size of a single record is left to the broker, which counts after compression,
-    librdkafka before. A record that the broker refuses as too large is sent once more, alone and with the densest
-    compression: its source may have compressed it better than the default does, or its batch was too large.
-    Constructing raises SettingsRefused for what librdkafka does not take.
+    `settings` are librdkafka's properties (`settings.connection_config` makes those of the connection).
+    `message_max_bytes` is the `max.message.bytes` of the topics, or None if unknown. No batch of several records
+    exceeds this size. The size of a single record is checked by the broker, which counts bytes after compression,
+    whereas librdkafka counts before. A record that the broker refuses as too large is sent once more, alone and with
+    `DENSE` compression: its source may have compressed it better, or its batch was too large.
+    The constructor raises SettingsRefused for settings that librdkafka does not accept.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
         self._settings = {**DEFAULTS, **_limits(message_max_bytes), **settings, "error_cb": self._on_error}
-        # Before the producer reads them: a renewal in between must not be missed.
+        # The watches start before the producer reads the files, so that no renewal in between is missed.
         self._tls_files = tls_files(settings)
         self._added_authorities = AddedAuthorities(settings)
         self._login = Login(settings)
@@ -134,15 +136,15 @@ class RecordProducer:
             self._producer = Producer(resolved(self._settings))
         except KafkaException as refused:
             raise SettingsRefused(f"the producer's settings: {refused.args[0].str()}") from refused
-        # For records that are too large otherwise; made when the first one is.
+        # The producer with `DENSE` compression, made for the first record that is otherwise too large.
         self._dense: Producer | None = None
-        # librdkafka has reported an error since everything was last known to be written.
+        # True if librdkafka has reported an error since the last complete flush.
         self._had_error = False
-        # One of these errors was about certificates.
+        # True if one of these errors was about certificates.
         self._tls_failed = False
-        # librdkafka has met a fatal error, after which it takes nothing more.
+        # True after a fatal error of librdkafka, which then accepts no more records.
         self._dead = False
-        # All handles that are not done, and some that are: callbacks get lost when a fatal error comes out.
+        # All unfinished handles, and some finished ones. A fatal error must end them, because it loses callbacks.
         self._open: list[SendHandle] = []
         self._sort_out_at = OPEN_KEPT
 
@@ -155,14 +157,14 @@ class RecordProducer:
         headers: Headers = (),
         partition: int | None = None,
     ) -> SendHandle:
-        """Hand one record to librdkafka and return at once; text is written as UTF-8.
+        """Pass one record to librdkafka and return at once; strings are written as UTF-8.
 
-        `partition` None lets the key choose. One that the topic does not have is halved until it does, so that the same
-        number leads to the same partition for everybody who sees as many. A refusal of librdkafka (too large, queue
-        full for more than a moment) is reported through the handle like any other failure.
+        If `partition` is None, the key decides. The number of a partition that the topic does not have is halved until
+        the partition exists, so that all producers that know the same partition count choose the same partition. If
+        librdkafka refuses the record (too large, queue full for a second), the handle reports this like any failure.
         """
         self._reopen_after_error()
-        if self._added_authorities.due(_CLOCK.monotonic()) and not (self._in_flight() and self._flush(DRAIN_S)):
+        if self._added_authorities.were_added(_CLOCK.monotonic()) and not (self._in_flight() and self._flush(DRAIN_S)):
             self._reopen()
         handle = SendHandle(topic)
         if self._dead and not self._replaced(handle):
@@ -185,7 +187,7 @@ class RecordProducer:
         sent: int = 1,
     ) -> None:
         def again(error: KafkaError) -> bool:
-            """Send it in another way, if there is one; returns whether there was."""
+            """Send the record to another partition or with dense compression. Returns False if neither would help."""
             if partition and error.code() == KafkaError._UNKNOWN_PARTITION:
                 self._produce(producer, handle, key, value, headers, partition // 2)
             elif producer is not self._dense and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -201,12 +203,12 @@ class RecordProducer:
             elif message.offset() is not None:
                 handle.done = True
             elif sent < SENT_MAX:
-                # This one may be lost: librdkafka takes a batch for written when a later one was. A broker that does
-                # not know the producer accepts any sequence number (KIP-360), also behind a batch that it has just
-                # refused because it did not lead the partition yet. Written twice is the safe side.
+                # The record may be lost, because librdkafka counts a batch as written once a later batch is. A broker
+                # that does not know the producer accepts any sequence number (KIP-360), even if it has refused an
+                # earlier batch because it did not lead the partition yet. A duplicate is better than a lost record.
                 self._produce(producer, handle, key, value, headers, partition, sent + 1)
             else:
-                handle.failed("NoOffset", f"acknowledged {sent} times without an offset: nobody knows if it is there")
+                handle.fail("NoOffset", f"acknowledged {sent} times without an offset, so it may be lost")
 
         extra: dict[str, Any] = {} if partition is None else {"partition": partition}
         for attempt in range(2):
@@ -215,19 +217,19 @@ class RecordProducer:
                 return
             except BufferError as full:
                 if attempt:
-                    handle.failed("QueueFull", str(full))
+                    handle.fail("QueueFull", str(full))
                 elif not self._served(producer, 1.0):
                     return
             except KafkaException as refused:
                 error: KafkaError = refused.args[0]
-                # After a fatal error that is all it says; the error itself comes out of the next poll.
+                # After a fatal error librdkafka only returns _FATAL; the next poll raises the error itself.
                 reported = error.code() == KafkaError._FATAL and not self._served(producer, 0)
                 if not reported and not again(error):
                     handle._refused(error)
                 return
 
     def _served(self, producer: Producer, timeout_s: float) -> bool:
-        """Let librdkafka run its callbacks; False after a fatal error, which every open handle has then."""
+        """Let librdkafka run its callbacks. Returns False after a fatal error; all open handles have then failed."""
         try:
             producer.poll(timeout_s)
         except (KafkaException, SystemError) as failure:
@@ -241,11 +243,11 @@ class RecordProducer:
         return self._dense
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until every record sent so far is written or given up, at most `timeout_s`; the number left."""
+        """Wait for at most `timeout_s` until every send has ended. Returns the number of unfinished sends."""
         self._reopen_after_error()
         left = self._flush(timeout_s)
         if not left:
-            if self._added_authorities.due(_CLOCK.monotonic()):
+            if self._added_authorities.were_added(_CLOCK.monotonic()):
                 self._reopen()
             self._had_error = False
             self._sort_out()
@@ -256,7 +258,7 @@ class RecordProducer:
         try:
             left = int(self._producer.flush(timeout_s))
             if self._dense is not None:
-                # After the other: records that were too large for that one are in here by now.
+                # The dense producer comes second, because it now has the records that were too large for the other.
                 left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
         except (KafkaException, SystemError) as failure:
             self._end(failure)
@@ -264,20 +266,20 @@ class RecordProducer:
         return left
 
     def abandon(self) -> None:
-        """Give up what is in flight: the outcome of every send is known afterwards, and nothing may be sent."""
+        """Give up all records in flight. Afterwards every send has ended, and nothing more may be sent."""
         _give_up(self._producer)
-        if self._dense is not None:  # after the other: records that were too large for that one are in here by now
+        if self._dense is not None:  # second, as in `_flush`
             _give_up(self._dense)
         self._sort_out()
         for handle in self._open:
-            handle.failed("_FATAL", "librdkafka gave its producer up")
+            handle.fail("_FATAL", "the producer was given up after a fatal error of librdkafka")
         self._open = []
 
     def _sort_out(self) -> None:
         self._open = [handle for handle in self._open if not handle.done]
 
     def _end(self, failure: KafkaException | SystemError) -> None:
-        """End a producer that met a fatal error: nothing more is written until the next send makes a new one."""
+        """End the producer after a fatal error; the next send makes a new one."""
         error = _fatal_error(failure)
         logger.warning("the producer ended: %s: %s", error.name(), error.str())
         self._dead = True
@@ -288,8 +290,8 @@ class RecordProducer:
                 handle._refused(error)
 
     def _replaced(self, handle: SendHandle) -> bool:
-        """Replace a producer that met a fatal error; False when that failed, with the error in the handle."""
-        # Before the producer reads them: a renewal in between must not be missed.
+        """Replace the producer after a fatal error; on failure, fail the handle and return False."""
+        # Called before the producer reads the files, so that no renewal in between is missed.
         self._tls_files.used()
         self._added_authorities.used()
         try:
@@ -301,11 +303,12 @@ class RecordProducer:
         return True
 
     def _reopen_after_error(self) -> None:
-        """Connect with credentials that were renewed, after an error: librdkafka reads TLS files only once.
+        """After an error, use renewed credentials, because librdkafka reads TLS files only once.
 
-        Records in flight may have been written, which only this producer can find out: they are waited for, unless
-        the error was about certificates. Then they are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the
-        caller sends them again now and not after the delivery timeout.
+        Only this producer can find out whether records in flight were written; a new producer could write them twice.
+        So it is replaced only when no record is in flight, unless the error was about certificates. In that case the
+        records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller can send them again now
+        and not only after the delivery timeout.
         """
         if not self._had_error:
             return
@@ -314,31 +317,33 @@ class RecordProducer:
             self._reopen()
 
     def _reopen(self) -> None:
-        """Replace the producer by one that reads the TLS files as they are now, and give up what is in flight."""
-        if self._dead:  # the next send replaces it
+        """Replace the producer with a new one, which reads the current TLS files. Gives up all records in flight."""
+        if self._dead:  # the next send replaces the producer
             return
-        # Also when they turn out to be unusable: they are tried again when they have changed again.
+        # Unusable files count as used too, so they are tried again only after their next change.
         self._tls_files.changed()
         self._tls_files.used()
         self._added_authorities.used()
         try:
             fresh = Producer(resolved(self._settings))
-        except KafkaException as refused:  # renewed by halves, or wrongly; librdkafka goes on trying with the old
-            logger.warning("renewed TLS files are of no use: %s", refused.args[0].str())
+        except (
+            KafkaException
+        ) as refused:  # files are incomplete or wrong; the old producer keeps trying with the old files
+            logger.warning("renewed TLS files cannot be used: %s", refused.args[0].str())
             return
-        worn = [self._producer, *([] if self._dense is None else [self._dense])]
+        old = [self._producer, *([] if self._dense is None else [self._dense])]
         self._producer, self._dense = fresh, None
-        for each in worn:
+        for each in old:
             _give_up(each)
         self._had_error = self._tls_failed = False
-        logger.info("TLS files have changed: the producer is replaced, to use them")
+        logger.info("TLS files have changed: the producer is replaced to use them")
 
     def _in_flight(self) -> bool:
         return any(not handle.done for handle in self._open)
 
     def _on_error(self, error: KafkaError) -> None:
         self._had_error = True
-        # A refused client certificate comes as _TRANSPORT, with OpenSSL's text.
+        # librdkafka reports a refused client certificate as _TRANSPORT, with OpenSSL's text.
         if error.code() == KafkaError._SSL or "SSL routines" in error.str():
             self._tls_failed = True
 
@@ -352,11 +357,8 @@ def _give_up(producer: Producer) -> None:
 
 
 def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
-    """The fatal error of librdkafka, which it raises instead of calling back.
-
-    Callbacks that run before make a SystemError of it, with its cause or without any: then only its occurrence is
-    known. Any other SystemError is raised again.
-    """
+    """Return the fatal error of librdkafka that caused `failure`. If callbacks run before it is raised, Python raises a
+    SystemError instead; without a cause in it, the details are lost. Any other SystemError is raised again."""
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
@@ -369,11 +371,11 @@ def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
 
 
 def _limits(message_max_bytes: int | None) -> dict[str, int]:
-    """librdkafka's properties for topics with this `max.message.bytes`.
+    """Return librdkafka's properties for topics with this `max.message.bytes`.
 
-    A batch that is too large is refused as a whole, with all the small records in it; so batches end below the limit,
-    and below that of any managed topic while it is unknown. librdkafka's own limit of a record, 1,000,000 bytes, is
-    below the brokers' default.
+    If a batch is too large, brokers refuse all of its records, even small ones. So batches stay below the limit. If the
+    limit is unknown, they stay below 64 KiB (HEADERS_BYTES_MAX), which every managed topic accepts. librdkafka's
+    default limit of a record, 1,000,000 bytes, is below the brokers' default, so it is raised.
     """
     known = HEADERS_BYTES_MAX if message_max_bytes is None else message_max_bytes
     return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, known)}
@@ -385,24 +387,25 @@ _PROBE = "fleet-probe"
 
 
 def group_metadata(group_id: str, generation: int, member_id: str, instance_id: str | None) -> bytes:
-    """The argument of `Producer.send_offsets_to_transaction`. Raises GroupMetadataUnknown."""
+    """Return the group metadata for `Producer.send_offsets_to_transaction`. Raises GroupMetadataUnknown."""
     _check_format()
     return _built(group_id, generation, member_id, instance_id)
 
 
 def _built(group_id: str, generation: int, member_id: str, instance_id: str | None) -> bytes:
-    texts = [group_id, member_id]
+    strings = [group_id, member_id]
     absent = b"\x01"
     if instance_id is not None:
-        texts.append(instance_id)
+        strings.append(instance_id)
         absent = b"\x00"
-    group, member, *instance = [text.encode() + b"\x00" for text in texts]
+    group, member, *instance = [text.encode() + b"\x00" for text in strings]
     return MAGIC + _GENERATION.pack(generation) + group + member + absent + b"".join(instance)
 
 
 @cache
 def _check_format() -> None:
-    """Compare with librdkafka's own, for a static and a dynamic consumer that never connect."""
+    """Compare our group metadata with librdkafka's, for a dynamic and a static consumer, which never connect.
+    Raises GroupMetadataUnknown if they differ."""
     for instance in (None, "probe-instance"):
         extra = {} if instance is None else {"group.instance.id": instance}
         consumer = confluent_kafka.Consumer({"group.id": _PROBE, **extra})
@@ -412,6 +415,6 @@ def _check_format() -> None:
             consumer.close()
         if real != _built(_PROBE, -1, "", instance):
             raise GroupMetadataUnknown(
-                f"librdkafka {confluent_kafka.libversion()[0]} writes group metadata as {real[:16]!r}…, here only "
-                f"{MAGIC!r} is known; offsets cannot be part of a transaction with it"
+                f"librdkafka {confluent_kafka.libversion()[0]} writes group metadata as {real[:16]!r}…, but only "
+                f"{MAGIC!r} is supported here; offsets cannot be part of a transaction with it"
             )

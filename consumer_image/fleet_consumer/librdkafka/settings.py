@@ -1,11 +1,9 @@
-"""librdkafka's configuration, made from our settings, and the further properties that a user may set.
+"""librdkafka's configuration, made from our settings, and the properties that users may set.
 
-librdkafka does only data here: it never joins the group, never commits and never resets an offset by itself.
-Properties that would let it do so are not allowed, nor those that our own coordinator client must know too (addresses,
-credentials).
+librdkafka only transfers records here: it never joins a group or resets an offset, and commits only for groups without
+members (`bounded.py`). Users may not set properties that would let it do more, nor properties that our own coordinator
+client needs as well (addresses, credentials).
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -21,11 +19,11 @@ logger = logging.getLogger(__name__)
 CA_FILE = "ssl.ca.location"
 CERT_FILE = "ssl.certificate.location"
 TLS_FILES = (CA_FILE, CERT_FILE, "ssl.key.location")
-"""The properties that name files, which librdkafka reads once, when a client is made."""
+"""Properties that name files. librdkafka reads the files once, when a client is made."""
 LOGIN = "consumer-fleet.login"
-"""Our own property: `SaslSettings.login_callback`. `resolved` takes it out."""
+"""Our own property, with `SaslSettings.login_callback` as its value; `resolved` removes it."""
 TOKEN_WAIT_S = 20.0
-"""The longest wait of librdkafka's callback for a token."""
+"""Maximum time that librdkafka's callback waits for a token."""
 
 ALLOWED_PROPERTIES = frozenset(
     {
@@ -72,29 +70,31 @@ ALLOWED_PRODUCER_PROPERTIES = frozenset(
         "topic.metadata.refresh.interval.ms",
     }
 )
-"""The properties of producers that users may set: none of acknowledgements, idempotence, order or partitioning."""
+"""Properties of producers that users may set: none for acknowledgements, idempotence, order or partitioning."""
 
 IDLE_MS = 180_000
-"""Life of an unused connection. Load balancers forget idle connections without a word, Azure's after four minutes; a
-request on a forgotten one is answered by nobody until it times out."""
+"""Maximum idle time of a connection in milliseconds. Load balancers drop idle connections silently, Azure's after four
+minutes, and a request on a dropped connection times out."""
 
 CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # Surfaces as an error on the partition; the policy is ours, so that skipped offsets are known and reported.
+    # librdkafka reports an offset out of range as an error of the partition. We apply the reset policy ourselves, so
+    # that skipped offsets are known and reported.
     "auto.offset.reset": "error",
-    # Positions pass offsets without records (transaction markers, compacted records) at the end of a partition.
+    # Lets positions advance past offsets without records (transaction markers, compacted records) at the end of a
+    # partition.
     "enable.partition.eof": True,
-    # Java's default. librdkafka's is not to check: a bit that flipped on the way would be handed out as a record.
+    # Java's default. librdkafka does not check by default, and would return records with flipped bits.
     "check.crcs": True,
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 65_536,
-    # The default of a second stalls a reader that has once filled the queue: measured a factor of 19.
+    # With the default of one second, a reader whose queue was full stalls; it was measured to be 19 times slower.
     "fetch.queue.backoff.ms": 10,
     "allow.auto.create.topics": False,
     "log.connection.close": False,
 }
-"""Our own defaults; users may change those that `ALLOWED_PROPERTIES` lists."""
+"""Our defaults; users may change those that `ALLOWED_PROPERTIES` lists."""
 
 
 class PropertyNotAllowed(ValueError):
@@ -104,13 +104,13 @@ class PropertyNotAllowed(ValueError):
 
 
 class SettingsRefused(ValueError):
-    """librdkafka does not take a value: a number out of its range, a certificate that it cannot read."""
+    """librdkafka does not accept a value, such as a number out of range or an unreadable certificate."""
 
     reason = "SettingsRefused"
 
 
 def check_properties(properties: Mapping[str, str], allowed: Collection[str] = ALLOWED_PROPERTIES) -> None:
-    """Raise PropertyNotAllowed, naming all offenders and what is allowed."""
+    """Raise PropertyNotAllowed, which lists the refused and the allowed properties, if a property is not `allowed`."""
     refused = sorted(properties.keys() - set(allowed))
     if refused:
         raise PropertyNotAllowed(
@@ -119,7 +119,7 @@ def check_properties(properties: Mapping[str, str], allowed: Collection[str] = A
 
 
 def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
-    """The part of librdkafka's configuration for reaching the cluster, of consumers and producers."""
+    """Return the part of librdkafka's configuration that connects a consumer or a producer to the cluster."""
     config: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap_text,
         "client.id": connection.client_id,
@@ -139,7 +139,8 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     if sasl is not None:
         config |= {
             "sasl.mechanism": sasl.mechanism,
-            # librdkafka takes a refused password for a lost connection; brokers lock out clients that retry quickly.
+            # librdkafka retries a refused password like a lost connection, but brokers lock out clients that retry
+            # quickly.
             "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
         }
         if sasl.tokens is not None:
@@ -151,16 +152,13 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
 
 
 def tls_files(config: Mapping[str, Any]) -> FileWatch:
-    """A watch over the files that a client with this configuration has read."""
     return FileWatch(config[name] for name in TLS_FILES if name in config)
 
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a client that is about to be made: with the user name and password as they are now, and the
-    certificates as text, because librdkafka takes one file only and fewer forms of it.
-
-    Raises KafkaException for files of no use, as librdkafka itself does.
-    """
+    """Return the configuration for a new client, with the current user name and password. Certificates are passed as
+    strings, because librdkafka itself reads only single files, in fewer formats. Raises KafkaException for unusable
+    files, as librdkafka does."""
     resolved = dict(config)
     login = resolved.pop(LOGIN, None)
     if login is not None:
@@ -176,14 +174,14 @@ def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Login:
-    """User name and password of librdkafka's clients, which otherwise keep those that they were made with."""
+    """Renews the user name and password of librdkafka's clients, which would otherwise keep those of their start."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._ask: Callable[[], tuple[str, str]] | None = config.get(LOGIN)
         self._used = None if self._ask is None else self._ask()
 
     def renew(self, *clients: confluent_kafka.Consumer | confluent_kafka.Producer) -> None:
-        """Give clients the present ones if they have changed; working connections stay, and refused ones try again."""
+        """Give clients the current login if it has changed. Open connections stay; refused logins are tried again."""
         if self._ask is None:
             return
         present = self._ask()
@@ -191,14 +189,12 @@ class Login:
             for client in clients:
                 client.set_sasl_credentials(*present)
             self._used = present
-            logger.info("user name and password have changed: connections are opened with the new ones")
+            logger.info("user name or password has changed: new connections use the current login")
 
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
-    """A callback that gives librdkafka the tokens of our own connections, on a thread of its own, which may wait.
-
-    librdkafka asks again after four fifths of a token's life, and ten seconds after a failure, which it reports.
-    """
+    """Return a callback that gives librdkafka the tokens of our own connections, and that may block for a while.
+    librdkafka calls it after four fifths of a token's lifetime, and ten seconds after a failure, which it reports."""
 
     def callback(_config: str | None) -> tuple[str, float, str, dict[str, str]]:
         token = tokens.wait(TOKEN_WAIT_S)
@@ -210,7 +206,8 @@ def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, fl
 def consumer_config(
     connection: ConnectionSettings, group_id: str, isolation_level: str, properties: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The whole configuration of a consumer. The group id is only sent in a FindCoordinator, never joined."""
+    """Return the configuration of a consumer. Raises PropertyNotAllowed. librdkafka sends the group id only to find the
+    coordinator, and in the requests for offsets of a `BoundedReader`."""
     check_properties(properties)
     return {
         **connection_config(connection),
@@ -223,23 +220,23 @@ def consumer_config(
 
 
 def producer_config(connection: ConnectionSettings, properties: Mapping[str, str]) -> dict[str, Any]:
-    """The connection of a producer and the properties of a user. Raises PropertyNotAllowed."""
+    """Return the configuration of a producer with a user's properties. Raises PropertyNotAllowed."""
     check_properties(properties, ALLOWED_PRODUCER_PROPERTIES)
     return {**connection_config(connection), **properties}
 
 
 def open_consumer(config: Mapping[str, Any]) -> confluent_kafka.Consumer:
-    """librdkafka's consumer of this configuration. Raises SettingsRefused."""
+    """Make librdkafka's consumer with this configuration. Raises SettingsRefused."""
     try:
         return confluent_kafka.Consumer(resolved(config))
     except KafkaException as refused:
-        raise SettingsRefused(f"the data plane's settings: {refused.args[0].str()}") from refused
+        raise SettingsRefused(f"the settings of librdkafka's consumer: {refused.args[0].str()}") from refused
 
 
 def observation_config(
     on_statistics: Callable[[str], object] | None, interval_ms: int, debug: str, log_level: int
 ) -> dict[str, Any]:
-    """The part of the configuration for statistics and debug logs."""
+    """Return the part of the configuration for statistics and debug logs."""
     config: dict[str, Any] = {"log_level": log_level}
     if debug:
         config["debug"] = debug
@@ -249,7 +246,7 @@ def observation_config(
         def callback(statistics: str) -> None:
             try:
                 notify(statistics)
-            except Exception:  # raised from here it would end the read that serves it
+            except Exception:  # otherwise the error would end the read that runs this callback
                 logger.exception("the statistics callback failed")
 
         config |= {"stats_cb": callback, "statistics.interval.ms": interval_ms}

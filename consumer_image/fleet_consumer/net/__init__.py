@@ -1,9 +1,7 @@
 """Connections to brokers: TCP, TLS, SASL, version negotiation, pipelining, timeouts, and broker addresses.
 
-One thread owns a `NetworkClient`. Of groups it knows only their coordinators.
+One thread owns a `NetworkClient`. The package knows nothing of groups except how to find their coordinators.
 """
-
-from __future__ import annotations
 
 from fleet_consumer.contract.brokers import TlsSettings
 from fleet_consumer.net.addresses import BrokerAddress, parse_address, parse_addresses

@@ -1,6 +1,7 @@
-"""Client of a whole cluster, which maintains the connections to its brokers."""
+"""Client of a whole cluster, which maintains the connections to its brokers.
 
-from __future__ import annotations
+Decision: docs/decisions/0002-network-client.md.
+"""
 
 import contextlib
 import heapq
@@ -39,34 +40,32 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 MAIN_LANE: Final = "main"
 
 GROUPS_PER_LOOKUP: Final = 1_000
-"""The number of groups in one FindCoordinator request; more are split over several, to keep messages small."""
+"""Maximum number of groups in one FindCoordinator request. The limit keeps messages small."""
 
 BROKERS_MAX: Final = 1_000
-"""The most brokers of one cluster, several times as many as the largest that are known to run."""
+"""Maximum number of brokers of a cluster: several times the size of the largest known clusters."""
 
 CONNECTIONS_MAX: Final = 128
-"""The most connections of one client. A broker chooses how many others it lists, and each connection takes a descriptor
-of the whole process and memory for TLS; in a larger cluster unused connections give way to others."""
+"""Maximum number of connections of a client. A broker may list many other brokers, and each connection costs a file
+descriptor and memory for TLS. In a larger cluster, an unused connection is closed before another is opened."""
 
 ROUND_PAUSE_SECONDS: Final = 0.1
-"""Between two rounds over all brokers. A connection has its own pause, and a broker that answers at once has none."""
+"""Pause between two rounds over all brokers, because a broker that answers with an error causes no reconnect pause."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
 class Coordinator(NamedTuple):
-    """The broker that coordinates a group."""
-
     node_id: int
     address: BrokerAddress
 
 
 class NetworkClient:
-    """A client of one cluster's brokers, used from one thread; only `wakeup` may be called from any.
+    """A client of one cluster's brokers. One thread uses it; any thread may call `wakeup`.
 
-    The constructor does no I/O; connections are opened when a call needs them. A lane is a separate connection to the
-    same broker, for requests that must not wait behind each other. A sent request that times out closes its connection;
-    other calls on it end with Disconnected.
+    The constructor does no I/O; connections are opened when a call needs them. Each lane has its own connection to a
+    broker, for requests that must not wait behind those of other lanes. If a sent request times out, its connection is
+    closed, and other calls on that connection end with Disconnected.
     """
 
     def __init__(self, settings: ConnectionSettings, clock: Clock = _SYSTEM_CLOCK) -> None:
@@ -75,7 +74,7 @@ class NetworkClient:
         self._chance = random.Random()
         self._bootstrap = settings.bootstrap_addresses
         self._brokers: dict[int, BrokerAddress] = {}
-        # Within `one_cluster`, the id of the cluster, once it is known.
+        # None outside of `one_cluster`; within it, the cluster's id, or empty until the id is known.
         self._cluster_ids: set[str | None] | None = None
         self._selector = selectors.DefaultSelector()
         self._lookups = Lookups(self.wakeup)
@@ -84,10 +83,11 @@ class NetworkClient:
         self._deadlines: list[tuple[float, int, Call[Any], BrokerLane]] = []
         self._sequence = count()
         self._closed = False
-        # One-slot latches: events since the last poll returned. Only the owning thread uses them.
+        # `_ended`: a call has ended since the last poll returned. `_woken`: `wakeup` was called since then. Only the
+        # owning thread uses both.
         self._ended = False
         self._woken = False
-        # The wake-up pair: any thread writes one byte, the owning thread reads; a full pipe means "woken" already.
+        # Any thread may write a byte to wake the owning thread, which reads it. A full socket means "already woken".
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -95,7 +95,7 @@ class NetworkClient:
 
     @property
     def brokers(self) -> Mapping[int, BrokerAddress]:
-        """The brokers by node id from the last `metadata`; empty before the first."""
+        """The brokers of the last `metadata` response, keyed by node id; empty before the first response."""
         return self._brokers
 
     def send(
@@ -106,10 +106,8 @@ class NetworkClient:
         lane: str = MAIN_LANE,
         timeout_s: float | None = None,
     ) -> Call[ResponseT]:
-        """Queue a request; `poll` sends it. Never blocks; every failure is reported through the call.
-
-        `timeout_s` spans from now to the response; the default is the settings' request timeout.
-        """
+        """Queue a request, which `poll` sends. Never blocks; every failure is reported through the call. `timeout_s`
+        limits the time from now to the response; the default is the settings' request timeout."""
         patience_s = self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         call: Call[ResponseT] = Call(
             address, request, timeout_s=patience_s, deadline=self._clock.monotonic() + patience_s
@@ -135,48 +133,53 @@ class NetworkClient:
         """Close a lane's connection; its calls end with Disconnected, and the next call opens a new one."""
         given_up = self._lanes.pop((address, lane), None)
         if given_up is not None:
-            given_up.shut(Disconnected(f"connection to broker {address} closed: no answer", address=address))
+            given_up.shut(
+                Disconnected(
+                    f"connection to broker {address} closed, because the broker did not answer", address=address
+                )
+            )
             self._ended = True
 
     def poll(self, timeout_s: float) -> None:
-        """Do I/O and timeouts until a call ends, `wakeup` is called, or `timeout_s` seconds have passed."""
+        """Do I/O and expire calls until a call ends, `wakeup` is called, or `timeout_s` seconds have passed."""
         deadline = self._clock.monotonic() + timeout_s
         while True:
-            self._turn(0.0 if self._ended or self._woken else deadline - self._clock.monotonic())
+            self._poll_once(0.0 if self._ended or self._woken else deadline - self._clock.monotonic())
             if self._ended or self._woken or self._closed or self._clock.monotonic() >= deadline:
                 self._ended = self._woken = False
                 return
 
     def wakeup(self) -> None:
         """Make the current or the next `poll` return at once. Safe from any thread, and after `close`."""
-        with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: nobody is left to wake
+        with contextlib.suppress(OSError):  # full: already woken; closed: nothing to wake
             self._wake_writer.send(b"\0")
 
     def call(self, address: BrokerAddress | None, request: Request[ResponseT], *, timeout_s: float) -> ResponseT:
-        """Send and wait for the response; None tries any broker, one after the other. Raises NetError.
+        """Send a request and wait for the response. Raises NetError.
 
-        Any broker is one that the last Metadata listed: an address of the bootstrap list may belong to another cluster.
-        A `wakeup` does not end the wait; it is kept for the next `poll`.
+        If `address` is None, the brokers of the last Metadata response are tried one after the other. Bootstrap
+        addresses are tried only if no broker is known, because they may belong to another cluster. A `wakeup` does not
+        end this wait; it ends the next `poll`.
         """
         if address is None:
             return self._call_any(request, timeout_s)
         call = self.send(address, request, timeout_s=timeout_s)
         while not call.done:
-            self._turn(call.deadline - self._clock.monotonic())
+            self._poll_once(call.deadline - self._clock.monotonic())
         return call.response
 
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
         """Request brokers and topics (None: all topics) from any broker, and store the brokers. Raises NetError.
 
-        The bootstrap list is asked too, last: so a cluster whose brokers have all moved is found again. Never creates
-        topics. A topic that cannot be described carries its error code in the response.
+        Bootstrap addresses are tried last, so that a cluster is found even after all its brokers have moved. Never
+        creates topics. A topic that cannot be described has an error code in the response.
         """
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         response = self._call_any(request, timeout_s, also=self._bootstrap, check=self._check)
         if self._cluster_ids is not None:
             self._cluster_ids.add(response.cluster_id)
-        # A broker that is still starting may know of none; the brokers known before are then the better guess.
+        # A broker that has just started may list no brokers. Then the previous list is kept.
         if response.brokers:
             self._brokers = {broker.node_id: BrokerAddress(broker.host, broker.port) for broker in response.brokers}
             in_use = {address for address, _ in self._lanes}
@@ -186,12 +189,10 @@ class NetworkClient:
 
     @contextlib.contextmanager
     def one_cluster(self, cluster_id: str | None = None) -> Iterator[None]:
-        """Within it, all Metadata is of one cluster: that with the id, or that of the first response.
-
-        Brokers of another one count as failed (AnotherCluster), and so do those that list no brokers yet
-        (NoBrokersListed). Requests go to any broker that Metadata listed, so a caller with an id requests Metadata
-        first: the brokers known before may be those of another cluster.
-        """
+        """Accept Metadata only from one cluster within this context: `cluster_id` or, if that is None, the cluster of
+        the first response. Brokers of another cluster count as failed (AnotherCluster), and so do brokers that list no
+        brokers yet (NoBrokersListed). A caller that gives a `cluster_id` must request Metadata before anything else,
+        because requests go to the brokers listed last, which may belong to another cluster."""
         self._cluster_ids = {cluster_id} if cluster_id is not None else set()
         try:
             yield
@@ -199,7 +200,7 @@ class NetworkClient:
             self._cluster_ids = None
 
     def find_coordinators(self, group_ids: Sequence[str], *, timeout_s: float) -> dict[str, Coordinator | KafkaError]:
-        """Find the coordinator of each group, or the error. Raises NetError if no broker answers."""
+        """Return the coordinator of each group, or the error for this group. Raises NetError if no broker answers."""
         deadline = self._clock.monotonic() + timeout_s
         names = list(dict.fromkeys(group_ids))
         found: dict[str, Coordinator | KafkaError] = {}
@@ -232,8 +233,8 @@ class NetworkClient:
         self._wake_reader.close()
         self._wake_writer.close()
 
-    def _turn(self, wait_s: float) -> None:
-        """One round: due work, then socket events, waiting at most `wait_s` for them."""
+    def _poll_once(self, wait_s: float) -> None:
+        """Do due work, then wait at most `wait_s` for socket events and handle them."""
         if self._closed:
             return
         now = self._clock.monotonic()
@@ -253,7 +254,7 @@ class NetworkClient:
         self._ended = self._ended or ended > 0
 
     def _advance(self, now: float) -> tuple[int, float]:
-        """Do all work that is due; returns how many calls ended, and the time of the next due work."""
+        """Do all due work. Returns the number of calls that ended, and the time at which work is due next."""
         ended, due = 0, float("inf")
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             _, _, call, lane = heapq.heappop(self._deadlines)
@@ -270,15 +271,15 @@ class NetworkClient:
                     crowded = not self._close_unused()
                     places += not crowded
                 if crowded:
-                    continue  # until a connection ends, or a call, which leaves one unused
+                    continue  # the lane waits until a connection closes or becomes unused
                 places -= 1
             ended += lane.advance(now)
             if lane.unused:
                 del self._lanes[key]
             else:
-                due = min(due, lane.due(now))
+                due = min(due, lane.next_at(now))
         if crowded and self._connections < CONNECTIONS_MAX:
-            due = now  # a connection that ended in this round has left its place
+            due = now  # a connection has closed in this round
         return ended, due
 
     @property
@@ -286,7 +287,7 @@ class NetworkClient:
         return sum(lane.connected for lane in self._lanes.values())
 
     def _close_unused(self) -> bool:
-        """Close the connection that has been unused for the longest time; False if all are in use."""
+        """Close the connection that has been unused for longest. Returns False if all connections are in use."""
         unused = [(since, key) for key, lane in self._lanes.items() if (since := lane.unused_since) is not None]
         if not unused:
             return False
@@ -294,7 +295,7 @@ class NetworkClient:
         return True
 
     def _check(self, address: BrokerAddress, response: MetadataResponse) -> None:
-        """Raises NetError for an answer that must not be believed."""
+        """Raise NetError for a response that must not be used."""
         if len(response.brokers) > BROKERS_MAX:
             raise MalformedResponse(
                 f"broker {address} lists {len(response.brokers)} brokers; a cluster has at most {BROKERS_MAX}",
@@ -308,7 +309,7 @@ class NetworkClient:
                 address=address,
             )
         if self._cluster_ids is not None and not response.brokers:
-            # The brokers known before would remain, and they may be those of another cluster.
+            # If this were accepted, the client would keep using its previous brokers, maybe those of another cluster.
             raise NoBrokersListed(f"broker {address} lists no brokers of its cluster yet", address=address)
 
     def _call_any(
@@ -319,10 +320,10 @@ class NetworkClient:
         also: Sequence[BrokerAddress] = (),
         check: Callable[[BrokerAddress, ResponseT], None] = lambda *_: None,
     ) -> ResponseT:
-        """Try one broker after the other until one gives an answer that passes the check, or the time is over.
+        """Try brokers one after the other until a response passes the check, or the time is up.
 
-        Wrong credentials and unsupported versions end it at once, since the next broker would report the same; a round
-        with only permanent failures ends it too.
+        Wrong credentials and unsupported versions are raised at once, because the next broker would report the same. A
+        round with only permanent failures raises the first of them.
         """
         deadline = self._clock.monotonic() + timeout_s
         failures: dict[BrokerAddress, NetError] = {}
@@ -340,7 +341,7 @@ class NetworkClient:
                 except (AuthenticationFailed, UnsupportedByBroker):
                     raise
                 except NetError as error:
-                    # A mere timeout must not replace an earlier, more precise error of this address.
+                    # A timeout must not replace an earlier, more precise error of this address.
                     if not isinstance(error, RequestTimedOut) or address not in failures:
                         failures[address] = error
             hopeless = [error for error in failures.values() if not error.retriable]
@@ -354,13 +355,11 @@ class NetworkClient:
                 )
             next_round = min(deadline, self._clock.monotonic() + ROUND_PAUSE_SECONDS)
             while not self._closed and self._clock.monotonic() < next_round:
-                self._turn(next_round - self._clock.monotonic())
+                self._poll_once(next_round - self._clock.monotonic())
 
     def _candidates(self, also: Sequence[BrokerAddress]) -> list[BrokerAddress]:
-        """Addresses in order: the brokers or, while none is known, the bootstrap list; then `also`.
-
-        Of either kind connected ones come first, then those with the fewest failures.
-        """
+        """Return addresses in the order in which to try them: the known brokers (if none, the bootstrap addresses),
+        then `also`. In each of these two groups, connected brokers come first, then those with the fewest failures."""
         known = dict.fromkeys(self._brokers.values() or self._bootstrap)
 
         def preference(address: BrokerAddress) -> tuple[bool, bool, int, float]:

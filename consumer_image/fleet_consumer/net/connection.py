@@ -1,9 +1,7 @@
-"""One socket: name lookup, connect, TLS, negotiation, use, close.
+"""One connection to a broker: name lookup, TCP connect, TLS, negotiation, use, close.
 
-Its methods may raise NetError; the connection is then over and its owner must `close` it.
+After a method has raised NetError, the connection is unusable, and its owner must `close` it.
 """
-
-from __future__ import annotations
 
 import contextlib
 import errno
@@ -25,16 +23,16 @@ from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.net.transport import Transport, make_transport
 
 TOKEN_RETRY_S: Final = 1.0
-"""Interval of requests for a token while none is available for re-authentication."""
+"""Interval in seconds at which a token for re-authentication is requested while none is available."""
 
 SEND_BYTES: Final = 256 * 1024
-"""The most bytes passed to the kernel at once."""
+"""Maximum number of bytes passed to the kernel at once."""
 
 _CONNECTING_ERRNOS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 class ConnectionPhase(Enum):
-    """The state of a connection; the value completes "while it was ..."."""
+    """The state of a connection; in messages, the value completes "while it was ..."."""
 
     AUTHORIZING = "waiting for a token"
     RESOLVING = "looking up the name"
@@ -45,7 +43,7 @@ class ConnectionPhase(Enum):
 
 
 class IoLoop(NamedTuple):
-    """A network client's I/O loop: its selector, `wakeup`, which ends its wait from any thread, and its lookups."""
+    """A network client's I/O loop. Any thread may call `wakeup`, which ends the loop's wait."""
 
     selector: selectors.BaseSelector
     wakeup: Callable[[], None]
@@ -53,10 +51,8 @@ class IoLoop(NamedTuple):
 
 
 class Connection:
-    """A connection to one broker, registered in the loop's selector with `owner` as the key's data.
-
-    `loop.wakeup` is called on another thread when `advance` has new input: a resolved name or a token.
-    """
+    """A connection to one broker, registered in the loop's selector with `owner` as the key's data. Another thread
+    calls `loop.wakeup` when a resolved name or a token is ready for `advance`."""
 
     def __init__(
         self,
@@ -73,7 +69,7 @@ class Connection:
         self.phase = ConnectionPhase.RESOLVING if self._tokens is None else ConnectionPhase.AUTHORIZING
         self.session = AuthenticatedSession(address, settings.client_id, settings.sasl, renewal_share)
         self.opened = False
-        """True once the negotiation has ever completed."""
+        """True once the first negotiation has completed."""
         self._settings = settings
         self._loop = loop
         self._owner = owner
@@ -90,19 +86,21 @@ class Connection:
         self._interest = 0
         self._lookup = loop.lookups.start(address)
         self._token: OAuthToken | None = None
-        # The pending request for a token: for the first login from the start, then whenever a renewal is near.
+        # The pending token request. It is made at once for the first login, and later when a renewal is due.
         self._token_request = self._tokens.request(loop.wakeup) if self._tokens is not None else None
 
     @property
-    def due(self) -> float:
-        """Latest time of the next `advance` if no socket event comes first."""
+    def next_at(self) -> float:
+        """The time at which `advance` must be called, unless a socket event comes first."""
         if self._setup_deadline is not None:
             return self._attempt_deadline if self.phase is ConnectionPhase.CONNECTING else self._setup_deadline
         if not self.session.idle:
-            return float("inf")  # closing when idle and re-authentication wait for the responses
+            return float("inf")  # idle timeout and re-authentication wait for the responses
         idle_end = self._last_used_at + self._idle_s
         if self._token_request is not None:
-            return min(idle_end, self.session.expires_at + self._patience_s)  # a token calls `loop.wakeup`
+            return min(
+                idle_end, self.session.expires_at + self._patience_s
+            )  # the arrival of a token calls `loop.wakeup`
         return idle_end if self.session.renew_at is None else min(idle_end, self.session.renew_at)
 
     @property
@@ -111,11 +109,10 @@ class Connection:
         return self._last_used_at if self.phase is ConnectionPhase.OPEN and self.session.idle else None
 
     def has_idled_out(self, now: float) -> bool:
-        """True if this connection has been unused long enough to be closed."""
         return self.unused_since is not None and now >= self.unused_since + self._idle_s
 
     def advance(self, now: float) -> None:
-        """Continue after a deadline, a resolved name or a token."""
+        """Continue after a deadline has passed, a name has been resolved, or a token has arrived. Raises NetError."""
         if self.phase is ConnectionPhase.AUTHORIZING and self._take_token():
             self.phase = ConnectionPhase.RESOLVING
         if self.phase is ConnectionPhase.RESOLVING and self._lookup.done:
@@ -127,19 +124,19 @@ class Connection:
         if self._setup_deadline is not None and now >= self._setup_deadline:
             if self.phase is ConnectionPhase.AUTHORIZING:
                 raise TokenUnavailable(
-                    f"no token to log in at broker {self.address} after {self._patience_s:g} s; "
+                    f"no token for the login at broker {self.address} after {self._patience_s:g} s; "
                     "is the token endpoint slow?"
                 )
             raise ConnectFailed(
                 f"broker {self.address} was still {self.phase.value} after {self._patience_s:g} s; "
-                "check address, firewall and whether the broker runs",
+                "check the address and the firewall, and that the broker is running",
                 address=self.address,
             )
         if self.session.renew_at is not None and now >= self.session.renew_at:
             self._renew(now)
 
     def submit(self, call: Call[Any], now: float) -> None:
-        """Send a call's request; see `AuthenticatedSession.submit`."""
+        """Queue a call's request. Raises the same errors as `AuthenticatedSession.submit`."""
         self.session.submit(call)
         self._last_used_at = now
 
@@ -151,10 +148,10 @@ class Connection:
         if self.phase not in (ConnectionPhase.NEGOTIATING, ConnectionPhase.OPEN) or self._transport is None:
             return
         if mask & selectors.EVENT_READ or self._transport.wants_write:
-            self._read(now)
+            self._receive(now)
 
     def flush(self) -> None:
-        """Send what the socket takes, and register for the events still needed."""
+        """Send as much as the socket accepts, and register for the events that are still needed."""
         outbox = self.session.outbox
         transport = self._transport
         try:
@@ -168,7 +165,7 @@ class Connection:
         self._watch()
 
     def close(self) -> None:
-        """Close and unregister. Safe in every phase, and twice."""
+        """Close and unregister, in any phase. Idempotent."""
         self._unwatch()
         if self._transport is not None:
             self._transport.close()
@@ -176,15 +173,13 @@ class Connection:
             self._socket.close()
 
     def rejected(self, error: NetError) -> None:
-        """Report a failed login; a rejected token must not be used again."""
+        """Report a failed login to the token source, so that the rejected token is not used again."""
         if self._tokens is not None and self._token is not None:
             self._tokens.reject(self._token, error)
 
     def _renew(self, now: float) -> None:
-        """Re-authenticate before the broker would close the connection.
-
-        Requests continue until a new token is available or the present login has ended; then they wait.
-        """
+        """Re-authenticate before the broker closes the connection. New requests are accepted until a new token is
+        available or the current login ends. After that, requests wait for the end of the re-authentication."""
         if self._tokens is not None and not self.session.renewing and not self._renew_token(now):
             return
         self.session.renewing = True
@@ -194,7 +189,7 @@ class Connection:
             self.session.renew(self._token)
 
     def _renew_token(self, now: float) -> bool:
-        """True if a token for the renewal is available. Raises NetError if there is none after the login's end."""
+        """Return True if a token for the renewal is available. Raises NetError if the login has ended without one."""
         assert self._tokens is not None
         expires_at = self.session.expires_at
         if self._token_request is None:
@@ -208,14 +203,14 @@ class Connection:
             self.session.renew_at = min(now + TOKEN_RETRY_S, expires_at)
         if now >= expires_at + self._patience_s:
             raise TokenUnavailable(
-                f"the login at broker {self.address} has expired and no new token came within {self._patience_s:g} s; "
+                f"the login at broker {self.address} has expired, and no new token came within {self._patience_s:g} s; "
                 "check the token endpoint",
                 address=self.address,
             )
         return False
 
     def _take_token(self) -> bool:
-        """Take the requested token, if it is there. Raises NetError if the request failed."""
+        """Take the requested token. Returns False if it has not arrived. Raises NetError if the request failed."""
         request = self._token_request
         if request is None or not request.done:
             return False
@@ -229,7 +224,7 @@ class Connection:
         found = self._lookup.result
         if isinstance(found, OSError) or not found:
             raise ConnectFailed(
-                f"broker {self.address}: cannot resolve the name: {found or 'none found'}; check name and DNS",
+                f"broker {self.address}: cannot resolve the name: {found or 'none found'}; check the name and DNS",
                 address=self.address,
                 reason="NameNotResolved",
             )
@@ -237,7 +232,7 @@ class Connection:
         self.phase = ConnectionPhase.CONNECTING
 
     def _connect_next(self, now: float) -> None:
-        """Try the name's next address; each gets a share of the time, so that a silent one leaves some."""
+        """Try the next address, with an equal share of the remaining time. Raises ConnectFailed if none is left."""
         while self._targets:
             assert self._setup_deadline is not None
             share = (self._setup_deadline - now) / len(self._targets)
@@ -253,7 +248,7 @@ class Connection:
         self.close()
         try:
             self._socket = socket.socket(target[0], socket.SOCK_STREAM)
-        except OSError as error:  # no IPv6 here, or no descriptors left
+        except OSError as error:  # no IPv6 on this host, or no descriptors left
             self._last_failure = str(error)
             return False
         self._socket.setblocking(False)
@@ -269,7 +264,7 @@ class Connection:
     def _finish_connect(self, now: float) -> None:
         assert self._socket is not None
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        # On loopback a dead port in the ephemeral range can be our own local port: TCP then connects to itself.
+        # On loopback, a closed port in the ephemeral range can be our own local port: TCP then connects to itself.
         if code == 0 and self._socket.getsockname() == _peer_name(self._socket):
             code = errno.ECONNREFUSED
         if code != 0:
@@ -280,7 +275,7 @@ class Connection:
         self.phase = ConnectionPhase.SECURING
         try:
             self._transport = make_transport(self._socket, self._settings.tls, self.address)
-        except OSError as error:  # gone again already
+        except OSError as error:  # the peer has already closed
             raise self._broken(error) from error
 
     def _secure(self) -> None:
@@ -293,9 +288,9 @@ class Connection:
             raise self._broken(error) from error
         if finished:
             self.phase = ConnectionPhase.NEGOTIATING
-            self.session.begin(self._token)
+            self.session.start_session(self._token)
 
-    def _read(self, now: float) -> None:
+    def _receive(self, now: float) -> None:
         assert self._transport is not None
         try:
             data = self._transport.receive()
@@ -313,7 +308,8 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """A TLS alert sent before the broker closed the connection, possibly unread when our own send fails."""
+        """Return the TLS alert that the broker sent before it closed the connection, or None. The alert may be unread
+        when our own send fails."""
         assert self._transport is not None
         try:
             self._transport.receive()
@@ -340,7 +336,7 @@ class Connection:
         )
 
     def _watch(self) -> None:
-        """Register for exactly the events that can move this connection."""
+        """Register in the selector for exactly the events for which this connection waits."""
         if self._socket is None:
             return
         wants_write = self.phase is ConnectionPhase.CONNECTING or bool(self.session.outbox)

@@ -1,10 +1,7 @@
-"""Errors of requests without a response.
+"""Errors of requests without a response, one class for each remedy.
 
-One class for each remedy. A response with an error code is not a NetError: the caller handles it, or raises
-`KafkaError`.
+A response with an error code is not a NetError: the caller handles it or raises `KafkaError`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import ClassVar, Final
@@ -15,9 +12,9 @@ from fleet_consumer.net.addresses import BrokerAddress
 class NetError(Exception):
     """Base class of the errors of `net`; never raised itself.
 
-    `reason` is a CamelCase word for conditions and metrics, by default the class's name. `address` is the broker, None
-    if there was no single one.
-    `retriable`: the same request may succeed later without a change of settings.
+    `reason` is a CamelCase word for conditions and metrics, by default the class's name. `address` is the broker's
+    address, or None if the error concerns several brokers or none. `retriable` is True if the same request may succeed
+    later with the same settings.
     """
 
     reason: str = "NetError"
@@ -36,7 +33,7 @@ class NetError(Exception):
 
 
 class ConnectFailed(NetError):
-    """No TCP connection: refused, unreachable, timed out, or (reason NameNotResolved) no address for the name."""
+    """No TCP connection: refused, unreachable, timed out, or (reason NameNotResolved) the name has no address."""
 
     retriable = True
 
@@ -46,26 +43,24 @@ class TlsFailed(NetError):
 
 
 class AuthenticationFailed(NetError):
-    """The broker refused the credentials or the mechanism, or did not prove that it knows the password (SCRAM).
-
-    Also raised if the token endpoint refuses the client; `address` is then None.
-    """
+    """The broker refused the credentials or the mechanism, or did not prove that it knows the password (SCRAM). Also
+    raised, with `address` None, if the token endpoint refuses the client."""
 
 
 class TokenUnavailable(NetError):
-    """No token to log in with: the token endpoint failed, or the user's callback raised."""
+    """No token for the login is available: the token endpoint failed, or the user's callback raised an error."""
 
     retriable = True
 
 
 class RequestTimedOut(NetError):
-    """No response in time. The broker may have carried out the request."""
+    """No response in time. The broker may have processed the request."""
 
     retriable = True
 
 
 class Disconnected(NetError):
-    """The connection ended before the response. The broker may have carried out the request."""
+    """The connection ended before the response. The broker may have processed the request."""
 
     retriable = True
 
@@ -75,25 +70,25 @@ class MalformedResponse(NetError):
 
 
 class AnotherCluster(NetError):
-    """A broker belongs to another cluster than the one that requests are for."""
+    """A broker does not belong to the requested cluster."""
 
 
 class NoBrokersListed(NetError):
-    """A broker that is still starting answered Metadata without any broker, itself included."""
+    """A broker returned Metadata that lists no brokers, not even itself: it has just started."""
 
     retriable = True
 
 
 class UnsupportedByBroker(NetError):
-    """The broker does not support the API, or no version that can carry the request."""
+    """The broker does not support the API, or supports no version of the API that can carry the request."""
 
 
 FAILURES_LISTED: Final = 8
-"""The most errors that one message tells."""
+"""Maximum number of errors that a message lists."""
 
 
 class AllBrokersUnreachable(NetError):
-    """No known address answered; `failures` holds the last error of each."""
+    """No known address answered; `failures` has the last error of each address."""
 
     retriable = True
 
@@ -103,7 +98,7 @@ class AllBrokersUnreachable(NetError):
 
 
 def listed(failures: Iterable[NetError]) -> str:
-    """The errors as one text, in the same order each time, whichever address was asked first."""
+    """Return the errors as one string, sorted so that the message does not depend on the order of requests."""
     told = sorted(map(str, failures))
     more = len(told) - FAILURES_LISTED
     return "; ".join(told[:FAILURES_LISTED]) + (f"; and {more} more" if more > 0 else "")

@@ -1,6 +1,4 @@
-"""A lane: one connection to one broker for one purpose, with its queue of calls; reopened when lost."""
-
-from __future__ import annotations
+"""A lane: one connection to one broker for one purpose, with a queue of calls. A lane reconnects when needed."""
 
 import random
 from collections import deque
@@ -14,10 +12,10 @@ from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import UnencodableMessage
 
 JITTER: Final = 0.2
-"""Jitter of the backoff in both directions, as in Kafka's clients, so that a fleet does not reconnect in step."""
+"""Jitter of the backoff, as in Kafka's clients: plus or minus 20 %, so that a fleet does not reconnect in step."""
 
 RENEWAL_SHARES: Final = (0.85, 0.95)
-"""The range of the part of its lifetime after which a login is renewed, as in Kafka's clients."""
+"""Range of the share of a login's lifetime after which it is renewed; chosen at random, as in Kafka's clients."""
 
 
 class ReconnectPause:
@@ -31,7 +29,7 @@ class ReconnectPause:
         self._longest_s = settings.reconnect_backoff_max_ms / 1000
         self._chance = chance
 
-    def failed(self, error: NetError, now: float) -> None:
+    def record_failure(self, error: NetError, now: float) -> None:
         delay_s = min(self._first_s * 2.0 ** min(self.failures, 32), self._longest_s)
         self.failures += 1
         self.last_error = error
@@ -43,11 +41,8 @@ class ReconnectPause:
 
 
 class BrokerLane:
-    """The calls to one broker over one connection; calls wait in the queue until the connection takes them.
-
-    A call that was sent ends with its connection, since the broker may have carried it out. A queued call waits for the
-    next connection, unless the connection could not be opened.
-    """
+    """The calls to one broker over one connection. When it is lost, calls that were sent on it fail, because the broker
+    may have processed them. Queued calls wait for the next connection, but fail if the lost one was never usable."""
 
     def __init__(
         self,
@@ -76,12 +71,12 @@ class BrokerLane:
 
     @property
     def connected(self) -> bool:
-        """True if the lane has a connection, be it open or being opened."""
+        """True if the lane has a connection, open or being opened."""
         return self._connection is not None
 
     @property
     def unused_since(self) -> float | None:
-        """The time since which the lane's connection serves nobody; None if it does, or if there is none."""
+        """The time of the connection's last use; None if the connection is in use or does not exist."""
         return None if self._connection is None or self._queue else self._connection.unused_since
 
     def wants_connection(self, now: float) -> bool:
@@ -91,16 +86,16 @@ class BrokerLane:
     def add(self, call: Call[Any]) -> None:
         self._queue.append(call)
 
-    def due(self, now: float) -> float:
-        """Latest time of the next `advance`."""
+    def next_at(self, now: float) -> float:
+        """Return the latest time at which `advance` must be called."""
         if self._connection is None:
             return self._pause.retry_at if self._queue else float("inf")
         session = self._connection.session
         muted_until = session.muted_until if self._queue and session.muted_until > now else float("inf")
-        return min(self._connection.due, muted_until)
+        return min(self._connection.next_at, muted_until)
 
     def advance(self, now: float) -> int:
-        """Do the work that needs no socket event; returns how many calls ended."""
+        """Do the work that needs no socket event. Returns the number of calls that ended."""
         if self._connection is not None and self._connection.has_idled_out(now):
             self.drop_connection()
         if self._connection is None:
@@ -123,7 +118,7 @@ class BrokerLane:
         return ended
 
     def on_events(self, mask: int, now: float) -> int:
-        """Handle a selector event; returns how many calls ended."""
+        """Handle a selector event; returns the number of calls that ended."""
         connection = self._connection
         if connection is None:
             return 0
@@ -137,11 +132,8 @@ class BrokerLane:
         return connection.session.calls_ended - ended_before
 
     def expire(self, call: Call[Any], now: float) -> int:
-        """End a call that timed out; returns how many calls ended.
-
-        If the request was sent, the connection is closed: responses come in order, so the following ones would wait
-        behind the missing one, on a connection that may be dead.
-        """
+        """End a call that timed out. Returns the number of calls that ended. If the request was sent, the connection is
+        closed, because it may be dead. Moreover, later responses would wait behind the missing one."""
         if call in self._queue:
             self._queue.remove(call)
             call.fail(self._not_sent(call, now))
@@ -154,13 +146,12 @@ class BrokerLane:
         return 1 + self._lose(closing, now)
 
     def drop_connection(self) -> None:
-        """Close the connection, also an unused one whose place others need; the next call opens a new one."""
+        """Close the connection; the next call opens a new one."""
         assert self._connection is not None
         self._connection.close()
         self._connection = None
 
     def shut(self, error: NetError) -> None:
-        """End all calls with `error` and close the connection."""
         calls = list(self._queue)
         self._queue.clear()
         if self._connection is not None:
@@ -194,9 +185,9 @@ class BrokerLane:
         if not connection.opened:
             victims += self._queue
             self._queue.clear()
-        # A broker that closes an idle connection has done nothing wrong; any other loss is a reason to back off.
+        # A broker may close an idle connection at any time; every other loss counts as a failure and backs off.
         if connection.session.in_flight or connection.phase is not ConnectionPhase.OPEN:
-            self._pause.failed(error, now)
+            self._pause.record_failure(error, now)
         self.drop_connection()
         for call in victims:
             call.fail(error)
@@ -206,7 +197,7 @@ class BrokerLane:
         return f"{type(call.request).__name__} to broker {self.address} within {round(call.timeout_s, 2):g} s"
 
     def _not_sent(self, call: Call[Any], now: float) -> NetError:
-        """The error of a call that was never sent: the last connect error, if any, says more than the timeout."""
+        """The error of a call that was never sent: the last connect error or, if none, a timeout with its cause."""
         if self._connection is None and self._pause.last_error is not None:
             return self._pause.last_error
         if self._connection is not None and self._connection.session.muted_until > now:

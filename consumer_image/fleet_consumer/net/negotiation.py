@@ -1,12 +1,9 @@
-"""Opening of a connection: API versions, then SASL. No I/O.
+"""Negotiation after a connection opens: API versions, then SASL. No I/O.
 
-Mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). Written as generators that yield the
-next request with its version, and are sent the response. A SASL mechanism is started once and then given each challenge
-until it returns None. User names and passwords are taken as UTF-8 without further preparation, as by Kafka's own client
-and broker.
+Mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). The generators yield each request with
+its version, and receive the response through `send`. User names and passwords are encoded as UTF-8 without SASLprep, as
+in Kafka's own client and broker.
 """
-
-from __future__ import annotations
 
 import base64
 import binascii
@@ -35,22 +32,23 @@ from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.message import Request, Response
 
 SCRAM_ITERATIONS_MIN: Final = 4096
-"""RFC 7677; with fewer, an eavesdropper can guess passwords cheaply."""
+"""Minimum number of iterations, from RFC 7677. With fewer iterations, an eavesdropper can guess passwords cheaply."""
 
 SCRAM_ITERATIONS_MAX: Final = 100_000
-"""Kafka's own limit is 16,384; a hostile server must not keep the I/O thread busy for more than a moment."""
+"""Maximum number of iterations, so that a hostile server keeps the I/O thread busy only for a moment. Kafka's own limit
+is 16,384."""
 
 _NO_CHANNEL_BINDING: Final = "n,,"
 
 COMPLAINT_CHARS_MAX: Final = 300
-"""The most bytes of a server's reason to refuse a token in an error."""
+"""Maximum number of characters that an error quotes from a server's reason for refusing a token."""
 
 _SEPARATOR: Final = "\x01"
-"""RFC 7628 ends each part of a message with control-A; alone it is the client's response to a refusal."""
+"""Control-A, which ends each part of a message (RFC 7628). Alone it is the client's response to a refusal."""
 
 
 class SaslRefused(Exception):
-    """The server failed or refused the exchange; `reason` is a CamelCase word."""
+    """The server refused the login or violated the protocol; `reason` is a CamelCase word."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -58,18 +56,20 @@ class SaslRefused(Exception):
 
 
 class Mechanism(Protocol):
+    """A SASL exchange: `start` once, then `respond` to each challenge until it returns None."""
+
     complaint: str
-    """The server's reason for a refusal, if the exchange itself gave one."""
+    """The server's reason for a refusal, if the exchange reported one; otherwise empty."""
 
     def start(self) -> bytes:
         """The client's first bytes."""
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """The client's next bytes, or None when the exchange is over. Raises SaslRefused."""
+        """The client's next bytes, or None at the end of the exchange. Raises SaslRefused."""
 
 
 def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = None) -> Mechanism:
-    """A new exchange; `nonce` must be random text without commas, `token` is for OAUTHBEARER."""
+    """Return a new exchange. `nonce` must be a random string without commas; `token` is for OAUTHBEARER."""
     if settings.mechanism == "PLAIN":
         return Plain(settings)
     if settings.mechanism == OAUTHBEARER:
@@ -79,7 +79,7 @@ def mechanism(settings: SaslSettings, nonce: str, token: OAuthToken | None = Non
 
 
 class Plain:
-    """The password itself; only for use inside TLS."""
+    """PLAIN sends the password itself, so use it only with TLS."""
 
     complaint = ""
 
@@ -90,12 +90,12 @@ class Plain:
         return f"\0{self._settings.username}\0{self._settings.password}".encode()
 
     def respond(self, challenge: bytes) -> bytes | None:
-        """End the exchange: the server's acceptance carries nothing to check."""
+        """End the exchange, because the server's response needs no check."""
         return None
 
 
 class Scram:
-    """Mutual proof of knowing the password, without sending it."""
+    """SCRAM: client and server prove to each other that they know the password, without sending it."""
 
     complaint = ""
 
@@ -120,14 +120,14 @@ class Scram:
         attributes = _attributes(server_first)
         nonce, salt, iterations = attributes.get("r", ""), _decode(attributes.get("s", "")), attributes.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise SaslRefused("ServerNotAuthentic", "the server's nonce does not continue ours")
+            raise SaslRefused("ServerNotAuthentic", "the server's nonce does not begin with ours")
         if not salt or not iterations.isascii() or not iterations.isdigit() or len(iterations) > 9:
             raise SaslRefused("ServerNotAuthentic", "the server sent no salt or no iteration count")
         if not SCRAM_ITERATIONS_MIN <= int(iterations) <= SCRAM_ITERATIONS_MAX:
             raise SaslRefused(
                 "ServerNotAuthentic",
-                f"the server asks for {iterations} iterations, from {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX}"
-                " are accepted",
+                f"the server asks for {iterations} iterations, but only {SCRAM_ITERATIONS_MIN} to "
+                f"{SCRAM_ITERATIONS_MAX} are accepted",
             )
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(iterations))
         client_key = self._hmac(salted, b"Client Key")
@@ -150,10 +150,8 @@ class Scram:
 
 
 class OAuthBearer:
-    """A token, with extensions (KIP-342). A bearer token admits anyone, so use it only inside TLS.
-
-    A server that refuses the token reports the reason as JSON, and ends the exchange after the client's control-A.
-    """
+    """OAUTHBEARER sends a bearer token with extensions (KIP-342). Whoever reads it can log in, so use it only with TLS.
+    A server that refuses the token reports the reason as JSON, and ends the exchange after the client's control-A."""
 
     def __init__(self, token: OAuthToken) -> None:
         self._token = token
@@ -176,7 +174,7 @@ class OAuthBearer:
 
 
 def _complaint(challenge: bytes) -> str:
-    """Status and required scope from a refusal; other bytes as printable text."""
+    """Return the status and required scope of a JSON refusal, or any other refusal as a printable string."""
     text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
     try:
         refusal = json.loads(text)
@@ -211,17 +209,15 @@ def _decode(text: str) -> bytes:
 
 
 SASL_ROUNDS_MAX: Final = 8
-"""The most SASL requests of a login; SCRAM needs two."""
+"""Maximum number of SASL requests of a login; SCRAM needs two."""
 
 BROKER_TEXT_MAX: Final = 300
-"""The most characters of a broker's own text in an error."""
+"""Maximum number of characters that an error quotes from a broker's message."""
 
 NONCE_BYTES: Final = 24
 
 
 class VersionRange(NamedTuple):
-    """The versions of one API that a broker supports."""
-
     lowest: int
     highest: int
 
@@ -231,7 +227,7 @@ Step = tuple[Request[Any], int]
 
 
 def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerAddress) -> int:
-    """The highest version that both sides support and that can carry this request. Raises UnsupportedByBroker."""
+    """Return the highest version that both sides support and `request` can use. Raises UnsupportedByBroker."""
     offered = broker.get(request.API_KEY)
     api = type(request).__name__.removesuffix("Request")
     if offered is None:
@@ -247,7 +243,7 @@ def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerA
 
 
 def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVersions]:
-    """Request the broker's versions; an unsupported version of ApiVersions itself is retried lower (KIP-511)."""
+    """Request the broker's API versions, if necessary again with a lower version of ApiVersions (KIP-511)."""
     request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
     answer = yield request, request.MAX_VERSION
     assert isinstance(answer, ApiVersionsResponse)
@@ -265,10 +261,10 @@ def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVe
 def authenticate(
     sasl: SaslSettings, token: OAuthToken | None, address: BrokerAddress, broker: BrokerVersions
 ) -> Generator[Step, Response, float | None]:
-    """Log in; returns the seconds until the session must be renewed (KIP-368), or None.
+    """Log in. Returns the lifetime of the login in seconds (KIP-368), or None if it is unlimited.
 
-    `token` is for OAUTHBEARER. Raises AuthenticationFailed with the mechanism, the user and the broker's text, never
-    the password or the token.
+    `token` is for OAUTHBEARER. Raises AuthenticationFailed, which names mechanism, user and the broker's message, but
+    never the password or the token.
     """
     handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
     answer = yield handshake, pick_version(handshake, broker, address)
@@ -311,7 +307,7 @@ def _refused(sasl: SaslSettings, address: BrokerAddress, seen: str, reason: str 
     if sasl.mechanism == OAUTHBEARER:
         remedy = "that the broker trusts this issuer, and the token's audience, scope and lifetime"
     return AuthenticationFailed(
-        f"broker {address} did not authenticate {sasl.identity} by {sasl.mechanism}: {seen}; check {remedy}",
+        f"broker {address} did not authenticate {sasl.identity} with {sasl.mechanism}: {seen}; check {remedy}",
         address=address,
         reason=reason,
     )

@@ -1,7 +1,5 @@
 """OAuth settings and tokens. No I/O."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import ipaddress
@@ -13,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 TOKEN_CHARS_MAX: Final = 64 * 1024
-"""Tokens of a few kilobytes are common; brokers refuse SASL messages beyond half a mebibyte."""
+"""Maximum length of a token. A few kilobytes are common; brokers refuse SASL messages above half a mebibyte."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")
@@ -26,8 +24,8 @@ _AUTH: Final = "auth"
 class OAuthSettings:
     """The client credentials grant (RFC 6749, section 4.4): `token_endpoint` issues a token for the client itself.
 
-    `ca_file` (PEM) is trusted for the endpoint in addition to the system's authorities. Raises ValueError for an
-    endpoint without https, as the secret would be readable on the wire. Loopback addresses are exempt.
+    The CAs in `ca_file` (PEM) are trusted in addition to the system's CAs. Raises ValueError for an endpoint without
+    https, unless it is a loopback address, because the secret would be sent unencrypted.
     """
 
     token_endpoint: str
@@ -42,16 +40,16 @@ class OAuthSettings:
             raise ValueError(f"token endpoint {self.token_endpoint!r} is not a URL such as https://login.example/token")
         if url.scheme == "http" and not _is_loopback(url.hostname):
             raise ValueError(
-                f"token endpoint {self.token_endpoint!r} would get the client's secret readable on the wire; use https"
+                f"token endpoint {self.token_endpoint!r} would get the client secret unencrypted; use https"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthToken:
-    """A bearer token. `expires_at` is in seconds since 1970, UTC.
+    """A bearer token; `extensions` are sent to the broker with it (KIP-342).
 
-    `extensions` are sent to the broker beside the token (KIP-342). Raises ValueError for values that cannot be sent.
-    The token itself never appears in an error or in `repr`.
+    `expires_at` is in seconds since 1970 (UTC). Raises ValueError for a token or an extension that cannot be sent. The
+    token itself never appears in an error or in `repr`.
     """
 
     value: str = field(repr=False)
@@ -61,7 +59,7 @@ class OAuthToken:
     def __post_init__(self) -> None:
         if len(self.value) > TOKEN_CHARS_MAX or not _TOKEN.fullmatch(self.value):
             raise ValueError(
-                f"a text of {len(self.value)} characters is not a bearer token: it must have 1 to {TOKEN_CHARS_MAX} "
+                f"a string of {len(self.value)} characters is not a bearer token: it must have 1 to {TOKEN_CHARS_MAX} "
                 "letters, digits and -._~+/"
             )
         for name, value in self.extensions.items():
@@ -72,10 +70,8 @@ class OAuthToken:
 
 
 def token_from_answer(body: bytes, now: float) -> OAuthToken:
-    """Read a token endpoint's response (RFC 6749, section 5.1) received at `now`. Raises ValueError.
-
-    Without `expires_in`, the lifetime is that of the token, if it is a JWT with `exp`.
-    """
+    """Parse a token endpoint's response (RFC 6749, section 5.1) received at `now`. Raises ValueError. Without
+    `expires_in`, the token must be a JWT with `exp`."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -87,7 +83,7 @@ def token_from_answer(body: bytes, now: float) -> OAuthToken:
         raise ValueError(f"the token is of type {str(kind)[:40]!r}, not a bearer token")
     value: str = answer["access_token"]
     lifetime_s = answer.get("expires_in")
-    # Some endpoints send the number as text.
+    # Some endpoints send the number as a string.
     if isinstance(lifetime_s, str) and lifetime_s.isascii() and lifetime_s.isdigit() and len(lifetime_s) < 12:
         lifetime_s = int(lifetime_s)
     if lifetime_s is None:
@@ -103,7 +99,7 @@ def token_from_answer(body: bytes, now: float) -> OAuthToken:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """A JWT's claims; empty for any other token. Its signature is not verified: the broker does that."""
+    """Return a JWT's claims, or an empty dict for any other token. The broker verifies the signature, not this code."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}
@@ -115,7 +111,7 @@ def _claims(token: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """A finite JSON number, else None; booleans are not numbers."""
+    """Return the value as a float if it is a JSON number (no boolean) with a magnitude below 1e12, else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if abs(value) < 1e12 else None

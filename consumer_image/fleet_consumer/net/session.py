@@ -1,10 +1,8 @@
-"""The protocol of one connection and its calls: negotiation, then requests and responses in order. No I/O, no clock.
+"""The protocol of one connection: negotiation, then the requests and responses of calls, in order. No I/O, no clock.
 
-Bytes to send collect in `outbox`; received bytes go into `receive`. Several requests may be in flight; a broker answers
-them in order. After an exception the session is over.
+`outbox` collects the bytes to send; `receive` takes the received bytes. Several requests may be in flight; a broker
+answers them in order. After an exception the session is unusable.
 """
-
-from __future__ import annotations
 
 import struct
 from collections import deque
@@ -24,17 +22,18 @@ from fleet_consumer.wire.message import Request, Response
 ResponseT = TypeVar("ResponseT", bound=Response)
 
 IN_FLIGHT_MAX: Final = 100
-"""The most requests in flight on one connection, as in Kafka's consumer; more wait in the lane."""
+"""Maximum number of requests in flight on one connection, as in Kafka's consumer. Further requests wait in the lane."""
 
 RENEWAL_SECONDS_MIN: Final = 1.05
-"""Kafka's brokers refuse to renew a login within a second of the last; during one that ends sooner requests wait."""
+"""Minimum time in seconds from a login to its renewal, because Kafka's brokers refuse a renewal within one second. If
+the login ends before that, requests wait."""
 
 USABLE_SHARE: Final = 0.95
-"""The part of a login's lifetime in which requests are sent: by the broker's clock it began a little earlier than by
-ours, and a request takes time to arrive."""
+"""The share of a login's lifetime in which requests are sent. It is below 1, because the lifetime begins earlier at the
+broker than here, and a request takes time to arrive."""
 
 UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
-"""The most bytes read while no response is due; enough to describe the offence."""
+"""Maximum size of a message that arrives while no response is due; enough to describe it in the error."""
 
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
@@ -42,7 +41,7 @@ _TLS_ALERT: Final = b"\x15\x03"
 
 @dataclass(slots=True, eq=False)
 class Call(Generic[ResponseT]):
-    """A request in flight and, once `done`, its response or error. Only the client's own thread may use it."""
+    """A request and, once `done`, its response or error. Only the client's thread may use it."""
 
     address: BrokerAddress
     request: Request[Any]
@@ -57,7 +56,7 @@ class Call(Generic[ResponseT]):
 
     @property
     def response(self) -> ResponseT:
-        """The broker's response; raises `error` if there is none. Only valid once `done`."""
+        """The broker's response, once `done`; raises `error` if the call failed."""
         if self.error is not None:
             raise self.error
         assert self._response is not None, "the call is not done"
@@ -73,7 +72,7 @@ class Call(Generic[ResponseT]):
 
 
 class FrameDecoder:
-    """A buffer of received bytes that yields whole messages. Memory follows the data, not the announced size."""
+    """Received bytes as whole messages. Memory grows with the received data, not with a message's announced size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -83,7 +82,7 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next whole message, or None if incomplete. Raises MalformedMessage for one that is too long."""
+        """Return the next message, or None if it is incomplete. Raises MalformedMessage if it is too long."""
         if len(self._buffer) < _SIZE.size:
             return None
         size = _SIZE.unpack_from(self._buffer)[0]
@@ -100,7 +99,7 @@ class FrameDecoder:
         if self._buffer.startswith(_TLS_ALERT):
             return "it speaks TLS, but no TLS is configured"
         return (
-            f"it announced a message of {size} bytes, at most {self.frame_bytes_max} are allowed; is it a Kafka broker?"
+            f"it announced a message of {size} bytes, above the limit of {self.frame_bytes_max}; is it a Kafka broker?"
         )
 
 
@@ -109,26 +108,26 @@ class _Outstanding(NamedTuple):
     version: int
     request: Request[Any]
     call: Call[Any] | None
-    """None for the negotiation's own requests."""
+    """The call to which the request belongs; None for requests of the negotiation."""
 
 
 class AuthenticatedSession:
-    """One connection's requests and responses. `renewal_share`: see `lane.RENEWAL_SHARES`."""
+    """The requests and responses of one connection. `renewal_share`: see `lane.RENEWAL_SHARES`."""
 
     def __init__(self, address: BrokerAddress, client_id: str, sasl: SaslSettings | None, renewal_share: float) -> None:
         self.outbox = bytearray()
         self.ready = False
         """True after the negotiation; False again during re-authentication."""
         self.muted_until = 0.0
-        """End of the broker's throttling (KIP-219)."""
+        """Time until which the broker throttles this client, so no requests are sent (KIP-219)."""
         self.renew_at: float | None = None
-        """Time of the next re-authentication, None if not needed."""
+        """Time of the next re-authentication, or None if none is needed."""
         self.expires_at = float("inf")
-        """End of the login; a later request would cost the connection (KIP-368)."""
+        """Time after which no requests are sent with this login: the broker would close the connection (KIP-368)."""
         self.renewing = False
-        """True if no new requests are taken, because re-authentication waits for the pending responses."""
+        """True while re-authentication waits for pending responses; no new requests are accepted during this time."""
         self.answers = 0
-        """The number of responses received, those of the negotiation included."""
+        """Number of responses received, including those of the negotiation."""
         self.calls_ended = 0
         self._address = address
         self._client_id = client_id
@@ -148,8 +147,8 @@ class AuthenticatedSession:
     def idle(self) -> bool:
         return not self._outstanding
 
-    def begin(self, token: OAuthToken | None) -> None:
-        """Put the first request into the outbox; `token` is for OAUTHBEARER."""
+    def start_session(self, token: OAuthToken | None) -> None:
+        """Put the first request of the negotiation into the outbox; `token` is for OAUTHBEARER."""
         self._start(self._open(token))
 
     def renew(self, token: OAuthToken | None) -> None:
@@ -166,14 +165,14 @@ class AuthenticatedSession:
         return free and self.muted_until <= now < self.expires_at
 
     def submit(self, call: Call[Any]) -> None:
-        """Queue a call's request. Raises UnsupportedByBroker or UnencodableMessage; the session continues."""
+        """Queue a call's request. Raises UnsupportedByBroker or UnencodableMessage; the session remains usable."""
         self._write(call.request, pick_version(call.request, self._versions, self._address), call)
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process received bytes, and end the calls that they answer; `calls_ended` counts them.
+        """Process received bytes, and end the calls that they answer; `calls_ended` counts these calls.
 
-        Raises MalformedResponse or, from the negotiation, AuthenticationFailed or UnsupportedByBroker; calls whose
-        response came before the error have ended by then.
+        Raises MalformedResponse or, during the negotiation, AuthenticationFailed or UnsupportedByBroker. Calls whose
+        responses arrived before the error have ended normally.
         """
         self._frames.feed(data)
         try:
@@ -185,7 +184,7 @@ class AuthenticatedSession:
             ) from error
 
     def _next_answer(self) -> bytes | None:
-        """The next whole response; its size limit depends on the request: 30 MiB are no heartbeat."""
+        """Return the next whole response, or None. Its size limit depends on the request (small for a heartbeat)."""
         due = self._outstanding[0].request.RESPONSE.BYTES_MAX if self._outstanding else UNASKED_FRAME_BYTES_MAX
         self._frames.frame_bytes_max = due
         return self._frames.next_frame()
@@ -218,7 +217,7 @@ class AuthenticatedSession:
                 raise MalformedMessage(f"correlation id {answered} instead of {correlation_id}")
             response = request.decode_response(version, message[start:])
         except MalformedMessage:
-            # The call has left the queue already, but must end with the others when the session does.
+            # The call is put back, because it must fail with the other calls when the session ends.
             self._outstanding.appendleft(_Outstanding(correlation_id, version, request, call))
             raise
         self.answers += 1

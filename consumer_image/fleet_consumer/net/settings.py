@@ -1,7 +1,5 @@
 """Connection settings of a Kafka cluster: addresses, TLS, SASL, timeouts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,13 +15,13 @@ from fleet_consumer.net.tokens import TokenSource, ask_for_token
 class SaslSettings:
     """Credentials for one of `MECHANISMS`. No secret appears in errors or in `repr`.
 
-    `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER takes either `oauth`, and tokens come from its
-    endpoint, or `token_callback`, which is called on a thread of its own whenever a token is needed, may block, and may
-    raise any exception. `login_callback` returns user name and password (client id and client secret for `oauth`) as
-    they are now; it is called before each login, on any thread, and must not block or raise.
+    `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER needs either `oauth`, whose endpoint issues tokens,
+    or `token_callback`. This callback is called on a thread of its own whenever a token is needed; it may block, and
+    may raise any exception. `login_callback` returns the current user name and password (for `oauth`, the client id and
+    client secret). It is called before each login, on any thread, and must neither block nor raise.
 
-    `tokens` is the shared source of tokens of everything made from this object, librdkafka's clients included. Raises
-    ValueError for settings that contradict each other.
+    All clients made from this object, including librdkafka's, share the token source `tokens`. Raises ValueError for
+    settings that contradict each other.
     """
 
     mechanism: str
@@ -40,19 +38,18 @@ class SaslSettings:
         sources = (self.oauth is not None) + (self.token_callback is not None)
         if self.mechanism != OAUTHBEARER:
             if sources or not self.username:
-                raise ValueError(f"SASL mechanism {self.mechanism} takes username and password, and no tokens")
+                raise ValueError(f"SASL mechanism {self.mechanism} needs username and password, and uses no tokens")
             return
         if sources != 1 or self.username or self.password:
-            raise ValueError("SASL mechanism OAUTHBEARER takes either oauth or token_callback, and no username")
+            raise ValueError("SASL mechanism OAUTHBEARER needs either oauth or token_callback, and no username")
         get = self.token_callback
         if self.oauth is not None:
             get = partial(_ask_with, self.oauth, self.login_callback)
         assert get is not None
-        # Frozen for everybody else; this is still part of the constructor.
         object.__setattr__(self, "tokens", TokenSource(get))
 
-    def current(self) -> SaslSettings:
-        """These settings with user name and password as they are now."""
+    def current(self) -> "SaslSettings":
+        """Return these settings with the current user name and password."""
         if self.login_callback is None or self.oauth is not None:
             return self
         username, password = self.login_callback()
@@ -60,7 +57,7 @@ class SaslSettings:
 
     @property
     def identity(self) -> str:
-        """The user or client, for error messages."""
+        """The user or client to name in error messages."""
         if self.mechanism != OAUTHBEARER:
             return f"user {self.username!r}"
         return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
@@ -75,14 +72,14 @@ def _ask_with(oauth: OAuthSettings, login: Callable[[], tuple[str, str]] | None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """Connection settings of a cluster. Times are in milliseconds, names and defaults those of Kafka's own clients.
+    """Connection settings of a cluster. Times are in milliseconds; names and defaults follow Kafka's own clients.
 
-    `bootstrap_servers` are addresses, "host:port" or another form that Java's clients take; one that answers is enough.
-    `request_timeout_ms` is the default timeout of a request; `connect_timeout_ms` covers name lookup, TCP, TLS and SASL
-    together. After a failure an address is not tried for `reconnect_backoff_ms`, doubled with every further failure up
-    to `reconnect_backoff_max_ms`. A connection unused for `connections_max_idle_ms` is closed: brokers do so after ten
-    minutes by default, load balancers after four or less, and a request must not meet a dead one. Raises ValueError,
-    naming the setting, for invalid values.
+    `bootstrap_servers` are addresses, "host:port" or another form that Java's clients accept. One address that answers
+    is enough. `request_timeout_ms` is the default timeout of a request; `connect_timeout_ms` covers name lookup, TCP,
+    TLS and SASL together. After a failure, an address is not tried for `reconnect_backoff_ms`; this time doubles with
+    every further failure, up to `reconnect_backoff_max_ms`. A connection that has been unused for
+    `connections_max_idle_ms` is closed before the other side closes it: brokers do so after ten minutes by default,
+    load balancers after four or less. Raises ValueError, which names the setting, for invalid values.
     """
 
     bootstrap_servers: tuple[str, ...]
@@ -97,7 +94,7 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         given: object = self.bootstrap_servers
-        if isinstance(given, str):  # it would be read letter by letter
+        if isinstance(given, str):  # it would be iterated letter by letter
             raise ValueError(f"bootstrap_servers is a string, {given!r}; give a tuple of host:port")
         parse_addresses(self.bootstrap_servers)
         if self.connections_max_idle_ms < 1:
@@ -109,6 +106,6 @@ class ConnectionSettings:
 
     @property
     def bootstrap_text(self) -> str:
-        """The addresses as librdkafka and Java take them. No certificate has the dot that ends an absolute name."""
+        """The addresses for librdkafka and Java. With TLS, trailing dots are removed, as certificates have none."""
         found = self.bootstrap_addresses
         return ",".join(str(each if self.tls is None else each._replace(host=each.host.rstrip("."))) for each in found)

@@ -1,6 +1,7 @@
-"""Certificate files that are replaced at run time, as mounted Secrets are."""
+"""Certificate files that are replaced at run time, as in mounted Secrets.
 
-from __future__ import annotations
+Decision: docs/decisions/0035-credentials-of-others.md.
+"""
 
 import os
 import ssl
@@ -13,15 +14,15 @@ from typing import Final
 from fleet_consumer.contract.brokers import certificates, matching_files
 
 OWN_FILES: Final = "/proc/self/fd"
-"""Linux' folder of the files that this process has open."""
+"""Linux's directory of this process's open files."""
 
 Stamps = tuple[tuple[int, int, int] | None, ...]
 
 
 def stamps_of(paths: Iterable[str]) -> Stamps:
-    """A stamp of each file's content without reading it; None for a file that cannot be read.
+    """Return a stamp of each file, which changes with the file's content; None for a file that cannot be read.
 
-    Links are followed: the kubelet renews a mounted Secret by pointing one link to a new folder. A path with an
+    Links are followed, because the kubelet renews a mounted Secret by pointing one link to a new folder. A path with an
     asterisk stands for all files that match it.
     """
 
@@ -36,15 +37,13 @@ def stamps_of(paths: Iterable[str]) -> Stamps:
 
 
 def has_asterisk(path: str) -> bool:
-    """True if the name of a file stands for all files of its folder that match it."""
+    """Return True if the file name in the path has an asterisk, and so stands for several files of the folder."""
     return "*" in os.path.basename(path)
 
 
 def authorities(path: str) -> str:
-    """The certificates of a file, or of all files that match a path with an asterisk.
-
-    Raises OSError, and ValueError for none.
-    """
+    """Return the readable PEM certificates of a file, or of all files that match a path with an asterisk.
+    Raises OSError, and ValueError if there is no such certificate."""
     files = _matching(path) if has_asterisk(path) else [path]
     found = readable_certificates(Path(file).read_bytes() for file in files)
     if not found:
@@ -54,7 +53,7 @@ def authorities(path: str) -> str:
 
 
 def chain(path: str) -> str:
-    """The certificates of a client, its own first. Raises OSError, and ValueError for none."""
+    """Return the PEM certificates in a client's file: its own, then CAs'. Raises OSError; ValueError if none."""
     found = "".join(certificates([Path(path).read_bytes()]))
     if not found:
         raise ValueError(f"{path} holds no PEM certificate")
@@ -62,7 +61,7 @@ def chain(path: str) -> str:
 
 
 def load_client(context: ssl.SSLContext, certificates: str, key_file: str) -> None:
-    """Have a context present these certificates. Raises OSError (ssl.SSLError) for a key that cannot be used."""
+    """Load the client's certificates into a context. Raises OSError (ssl.SSLError) if the key cannot be used."""
     with _as_file(certificates) as path:
         # Without the callback, OpenSSL would ask for the passphrase of an encrypted key on the terminal.
         context.load_cert_chain(path, key_file, password=lambda: "")
@@ -70,8 +69,8 @@ def load_client(context: ssl.SSLContext, certificates: str, key_file: str) -> No
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path at which OpenSSL, which takes no text here, can read it: in memory, so that a full disk keeps nobody from
-    a connection; on systems without such files, and in sandboxes, on disk."""
+    """Yield the path of a temporary file with this content, because OpenSSL needs a path here. If the system supports
+    it, the file is in memory, so that a full disk does not prevent connections."""
     memory = _in_memory(text.encode())
     if memory is not None:
         try:
@@ -81,12 +80,12 @@ def _as_file(text: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="fleet-chain-") as folder:
         file = Path(folder, "chain.pem")
-        file.write_text(text)  # and closed: Windows opens no file twice
+        file.write_text(text)  # also closes the file, which OpenSSL could not open on Windows otherwise
         yield str(file)
 
 
 def _in_memory(data: bytes) -> int | None:
-    """The descriptor of a file in memory that can be opened by its path; None where there is no such thing."""
+    """Return the descriptor of a memory file that can be opened by path; None if system or sandbox has none."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
@@ -102,13 +101,11 @@ def _in_memory(data: bytes) -> int | None:
     return None
 
 
-def readable_certificates(texts: Iterable[bytes]) -> str:
-    """The PEM certificates of some texts that OpenSSL can read, in order; empty without any.
-
-    A single one that it cannot read would keep it from all others.
-    """
+def readable_certificates(contents: Iterable[bytes]) -> str:
+    """Return the PEM certificates in the contents that OpenSSL can read, in order; empty if there are none. With an
+    unreadable certificate, OpenSSL would refuse the whole list."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    return "".join(each for each in certificates(texts) if _readable(context, each))
+    return "".join(each for each in certificates(contents) if _readable(context, each))
 
 
 def _readable(context: ssl.SSLContext, certificate: str) -> bool:
@@ -129,17 +126,15 @@ def _matching(path: str) -> list[str]:
 
 
 class FileWatch:
-    """Detection of changed files."""
-
     def __init__(self, paths: Iterable[str]) -> None:
         self._paths = tuple(paths)
         self._used = self._seen = stamps_of(self._paths)
 
     def changed(self) -> bool:
-        """True if the files have changed since they were last used; stays True until `used`."""
+        """True if the files have changed since the last call to `used`."""
         self._seen = stamps_of(self._paths)
         return self._seen != self._used
 
     def used(self) -> None:
-        """Mark the files seen by the last `changed` as used; any later change counts as new."""
+        """Record that the content seen by the last call to `changed` is now in use. Later changes count as new."""
         self._used = self._seen

@@ -1,11 +1,9 @@
-"""Bearer tokens shared by all clients with the same SASL settings: fetched off the I/O threads, cached, renewed.
+"""Bearer tokens, shared by all clients with the same SASL settings. They are fetched on separate threads and cached.
 
-The network clients of a process and its librdkafka clients use the same token, so the identity provider is asked once
-for all of them. Only librdkafka's callback waits here, on a thread of its own. The request to a token endpoint blocks,
-so it runs on a thread of `TokenSource`.
+The network clients of a process and its librdkafka clients use the same token, because one source per client would
+triple the requests to the identity provider. The blocking request to the token endpoint runs on a thread of
+`TokenSource`. Only librdkafka's callback waits for a token, on a thread of its own.
 """
-
-from __future__ import annotations
 
 import base64
 import contextlib
@@ -31,20 +29,20 @@ from fleet_consumer.net.tls_files import authorities
 
 ANSWER_BYTES_MAX: Final = 256 * 1024
 WAIT_S: Final = 10.0
-"""Timeout of each step: connecting to each of the endpoint's addresses, and every piece of the response."""
+"""Timeout in seconds of each step. A step is a connection attempt to one of the endpoint's addresses, or one read."""
 ASK_S: Final = 20.0
-"""Time for a whole response: an endpoint that sends a byte now and then never exceeds that of a step."""
+"""Timeout in seconds of the whole request. An endpoint that slowly sends single bytes would never exceed `WAIT_S`."""
 WORDS_MAX: Final = 200
-"""The most characters of the endpoint's own text in an error."""
+"""Maximum number of characters that an error quotes from the endpoint's response."""
 REFUSALS: Final = (400, 401, 403)
-"""The statuses by which an endpoint refuses these credentials (RFC 6749, section 5.2)."""
+"""HTTP statuses with which an endpoint refuses the credentials (RFC 6749, section 5.2)."""
 
 
 def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
-    """Request a token with the client's credentials in the Authorization header. Raises NetError.
+    """Request a token with the client's credentials in the Authorization header.
 
-    AuthenticationFailed: the endpoint refuses the client. TlsFailed: its certificate is not trusted, or `ca_file`
-    cannot be read. TokenUnavailable: any error that may be transient.
+    Raises AuthenticationFailed if the endpoint refuses the client. Raises TlsFailed if its certificate is not trusted,
+    or `ca_file` cannot be read. Raises TokenUnavailable for any other error, which may be transient.
     """
     endpoint = settings.token_endpoint
     fields = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
@@ -79,20 +77,20 @@ def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
 
 
 class _Deadline:
-    """The end of one request, for all that is read in it."""
+    """The deadline of one request, which applies to all reads of the response."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at = clock.monotonic() + ASK_S
 
     def connection(self, kind: Any, host: str, **settings: Any) -> Any:
-        """A connection of http.client whose responses end in time."""
+        """Create an http.client connection whose responses must arrive before the deadline."""
         made = kind(host, **settings)
         made.response_class = partial(_Response, self)
         return made
 
     def left_s(self) -> float:
-        """Time for the next step. Raises TimeoutError when it is up."""
+        """Return the seconds left for the next step. Raises TimeoutError if no time is left."""
         left = self._at - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -100,7 +98,7 @@ class _Deadline:
 
 
 class _Response(http.client.HTTPResponse):
-    """A response, from its status line to the end of its body, that ends in time. Proxies' are of this kind, too."""
+    """A response (of the endpoint or a proxy) that must arrive before the deadline, from status line to end of body."""
 
     def __init__(self, deadline: _Deadline, connected: socket.socket, *arguments: Any, **settings: Any) -> None:
         super().__init__(connected, *arguments, **settings)
@@ -109,12 +107,12 @@ class _Response(http.client.HTTPResponse):
 
 
 class _Pieces(io.RawIOBase):
-    """The bytes that come from a socket before a deadline."""
+    """A stream of the bytes received from a socket. A read after the deadline raises TimeoutError."""
 
     def __init__(self, deadline: _Deadline, connected: socket.socket) -> None:
         self._deadline = deadline
         self._connected = connected
-        # Keeps the socket open: urllib closes its own end of it before the body is read.
+        # Keeps the socket open: urllib closes its own reference before the body is read.
         self._file = connected.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
@@ -130,7 +128,7 @@ class _Pieces(io.RawIOBase):
 
 
 class _InTime(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
-    """Opens URLs of both kinds."""
+    """Opens http and https URLs with a deadline."""
 
     def __init__(self, deadline: _Deadline, context: ssl.SSLContext) -> None:
         super().__init__(context=context)
@@ -141,7 +139,7 @@ class _InTime(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """No redirects: the secret is sent to the configured URL only; a redirect is reported as an HTTP error."""
+    """Reports redirects as HTTP errors, so that the secret is sent only to the configured URL."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -151,7 +149,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _trust(settings: OAuthSettings) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # Python 3.13 sets it. Private authorities often lack the key identifiers that it asks for.
+    # Python 3.13 sets this flag by default. It requires key identifiers, which private CAs often lack, so clear it.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     try:
         if settings.ca_file is not None:
@@ -179,7 +177,7 @@ def _refused(settings: OAuthSettings, refusal: urllib.error.HTTPError) -> NetErr
 
 
 def _words(body: bytes) -> str:
-    """The error of a response in the form of RFC 6749, else the beginning of its text."""
+    """Return the error that a response reports in the form of RFC 6749, or the beginning of any other body."""
     try:
         answer: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -203,25 +201,25 @@ def _unreachable(endpoint: str, cause: object) -> NetError:
 
 
 REFRESH_SHARE: Final = 0.8
-"""The part of its lifetime after which a token is replaced. Logins are renewed later than that (`lane.RENEWAL_SHARES`),
-so that each renewal brings a new token."""
+"""The share of a token's lifetime after which the token is replaced. Logins are renewed later (`lane.RENEWAL_SHARES`),
+so each renewal uses a new token."""
 MARGIN_S: Final = 10.0
-"""The least remaining lifetime of a token used for a new login (or a tenth of its lifetime, if that is less)."""
+"""Minimum remaining lifetime of a token for a new login, in seconds (or a tenth of its lifetime, if that is less)."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 REJECTED_PAUSE_S: Final = 5.0
-"""The pause of logins after a broker rejected a new token: identity providers lock out clients that retry fast."""
+"""Pause after a broker has rejected a token, because identity providers lock out clients that retry fast."""
 STUCK_S: Final = 30.0
-"""The timeout of an attempt, after which another one begins. Its thread cannot be ended."""
+"""Age of an unfinished token request after which another starts; the first one's thread cannot be stopped."""
 ATTEMPTS_MAX: Final = 4
-"""The most attempts at a time that have not come to their end."""
+"""Maximum number of token requests that have not finished."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
 @dataclass(slots=True, eq=False)
 class TokenRequest:
-    """A pending request for a token. `result` is written before `done` turns true, and never changes after it."""
+    """A pending request for a token. `result` is written before `done` becomes true, and never changes afterwards."""
 
     started_at: float = 0.0
     done: bool = False
@@ -230,12 +228,12 @@ class TokenRequest:
 
 
 class TokenSource:
-    """A source of tokens from `get` (blocking, on a thread of its own), which caches the newest. Thread-safe."""
+    """A cache of the newest token. Thread-safe. `get` fetches a token, on a separate thread, and may block."""
 
     def __init__(self, get: Callable[[], OAuthToken], clock: Clock = _SYSTEM_CLOCK) -> None:
         self._get = get
         self._clock = clock
-        # Guards everything below; never held while waiting.
+        # Guards all fields below. It is never held while waiting.
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
         self._fetched_at = 0.0
@@ -246,10 +244,8 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Request a token without blocking. Unless it is done at once, another thread calls `on_done`.
-
-        While no new token is available, the previous one is returned as long as it is usable for a login.
-        """
+        """Request a token without blocking. Unless the request is done at once, another thread calls `on_done`. While
+        no new token is available, the result is the previous token, as long as it can be used for a login."""
         with self._lock:
             now = self._clock.monotonic()
             if self._token is not None and self._age_share(self._token) < REFRESH_SHARE:
@@ -259,19 +255,19 @@ class TokenSource:
             under_way = self._under_way
             stuck = under_way is not None and now > under_way.started_at + STUCK_S
             if stuck and self._attempts >= ATTEMPTS_MAX:
-                seen = f"{ATTEMPTS_MAX} requests for a token have not come to their end"
+                seen = f"{ATTEMPTS_MAX} requests for a token have not finished"
                 advice = "check the timeouts of the token callback"
                 return TokenRequest(now, done=True, result=self._usable() or TokenUnavailable(f"{seen}; {advice}"))
             if under_way is None or stuck:
                 under_way = TokenRequest(now)
                 threading.Thread(target=self._fetch, args=(under_way,), name="token", daemon=True).start()
-                self._under_way = under_way  # after the start, which may fail
+                self._under_way = under_way  # set only after the thread's start, which may fail
                 self._attempts += 1
             under_way.listeners.append(on_done)
             return under_way
 
     def wait(self, timeout_s: float) -> OAuthToken:
-        """Request and wait. Raises NetError: TokenUnavailable after `timeout_s`."""
+        """Request a token and wait for it. Raises NetError, which is TokenUnavailable after `timeout_s` seconds."""
         ready = threading.Event()
         request = self.request(ready.set)
         if not request.done:
@@ -282,7 +278,7 @@ class TokenSource:
         return result
 
     def reject(self, token: OAuthToken, error: NetError) -> None:
-        """Discard a token that a broker has rejected, and pause logins for a moment."""
+        """Discard a token that a broker has rejected, and pause token requests for `REJECTED_PAUSE_S`."""
         with self._lock:
             if self._token == token:
                 self._token = None
@@ -297,7 +293,7 @@ class TokenSource:
                 result = TokenUnavailable("the new token has already expired; check that the clocks agree")
         except NetError as error:
             result = error
-        except BaseException as error:  # a SystemExit too: else nobody would ever ask again
+        except BaseException as error:  # also SystemExit, because otherwise no further request would be made
             result = TokenUnavailable(f"the token callback failed: {type(error).__name__}: {error}")
         with self._lock:
             self._attempts -= 1

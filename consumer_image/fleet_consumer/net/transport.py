@@ -1,10 +1,4 @@
-"""Connected non-blocking sockets, plain or with TLS, behind one small interface; TLS contexts, and OpenSSL's errors
-explained.
-
-Contexts are made from certificate files that are replaced at run time.
-"""
-
-from __future__ import annotations
+"""Connected non-blocking sockets with and without TLS, TLS contexts, and explanations of OpenSSL's errors."""
 
 import socket
 import ssl
@@ -16,7 +10,8 @@ from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.tls_files import authorities, chain, load_client, stamps_of
 
 _NO_ROOT: Final = 2
-"""X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT: Java's clients trust any listed certificate, OpenSSL's only up to a root."""
+"""X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT: the CA file lacks the root certificate. Java's clients trust any listed
+certificate, but OpenSSL requires the root."""
 _EXPIRED: Final = 10
 _OTHER_HOST: Final = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -34,23 +29,21 @@ _CLIENT_CERTIFICATE: Final = frozenset(
         "TLSV1_ALERT_UNKNOWN_CA",
     }
 )
-"""The alerts by which a broker refuses the client's certificate, or requires one. Kafka's JVM sends
-SSLV3_ALERT_BAD_CERTIFICATE for a missing one, and SSLV3_ALERT_CERTIFICATE_UNKNOWN for one that has expired or is not
-trusted."""
+"""Alerts with which a broker refuses the client's certificate, or requires a certificate. Kafka's JVM sends
+SSLV3_ALERT_BAD_CERTIFICATE if the certificate is missing, and SSLV3_ALERT_CERTIFICATE_UNKNOWN if it has expired or is
+not trusted."""
 
 
 def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
-    """Read the files of `tls`. They are renewed as a whole, so an inconsistent mixture of old and new is read again.
-
-    Raises TlsFailed if they cannot be used.
-    """
+    """Make a TLS context from the files of `tls`. If files were replaced during the read and do not fit together, all
+    are read again. Raises TlsFailed if they cannot be used."""
     paths = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
     while True:
         before = stamps_of(paths)
         try:
             context = ssl.create_default_context(cadata=None if tls.ca_file is None else authorities(tls.ca_file))
-            # Python 3.13 sets both. Private authorities often lack key identifiers, which strict checks ask for; and a
-            # chain that ends before its root would pass here, and not in librdkafka.
+            # These flags, defaults since Python 3.13, are cleared. Strict checks require key identifiers, which private
+            # CAs often lack. Partial chains would be accepted here, but not by librdkafka.
             context.verify_flags &= ~(ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN)
             if tls.cert_file is not None:
                 load_client(context, chain(tls.cert_file), tls.key_file or tls.cert_file)
@@ -59,7 +52,7 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
                 continue
             raise TlsFailed(
                 f"TLS to broker {address}: cannot use the files ca={tls.ca_file} cert={tls.cert_file} "
-                f"key={tls.key_file}: {error}; they must exist, be PEM, and the key must fit and have no passphrase",
+                f"key={tls.key_file}: {error}; check that they are PEM, and that the key fits and has no passphrase",
                 address=address,
                 reason="TlsFilesInvalid",
             ) from error
@@ -67,15 +60,15 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
 
 
 def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> TlsFailed:
-    """The error of an untrusted broker; `reason` is CertificateExpired, HostNameMismatch or CertificateNotTrusted."""
-    reason, remedy = "CertificateNotTrusted", "check that the CA file holds the authority that signed it"
+    """Return the error for a broker whose certificate is not trusted, with a `reason` for each remedy."""
+    reason, remedy = "CertificateNotTrusted", "check that the CA file contains the CA that signed it"
     if error.verify_code == _EXPIRED:
         reason, remedy = "CertificateExpired", "renew it at the broker, and check this machine's clock"
     elif error.verify_code == _NO_ROOT:
-        remedy = "the CA file holds an authority without the one that signed it: add the root's certificate"
+        remedy = "the CA file contains an intermediate CA without its root CA: add the root's certificate"
     elif error.verify_code in _OTHER_HOST:
         reason = "HostNameMismatch"
-        remedy = f"connect by a name in the certificate, or have it issued for {address.host} too"
+        remedy = f"connect by a name in the certificate, or get a certificate that also names {address.host}"
     return TlsFailed(
         f"TLS to broker {address}: its certificate is not trusted: {error.verify_message}; {remedy}",
         address=address,
@@ -84,12 +77,11 @@ def not_trusted(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> 
 
 
 def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None) -> TlsFailed:
-    """The error of a TLS handshake ended by the broker: ClientCertificateMissing, ClientCertificateRefused,
-    TlsFailed."""
+    """Return the error for a handshake that the broker has ended, with a `reason` for each remedy."""
     seen = error.reason or str(error)
     if seen not in _CLIENT_CERTIFICATE:
         return TlsFailed(
-            f"TLS to broker {address} failed: {seen}; check that this listener speaks TLS, and its protocol versions",
+            f"TLS to broker {address} failed: {seen}; check that this listener speaks TLS, and in which versions",
             address=address,
         )
     if tls is None or tls.cert_file is None:
@@ -100,38 +92,38 @@ def refused(error: ssl.SSLError, address: BrokerAddress, tls: TlsSettings | None
         )
     return TlsFailed(
         f"broker {address} refuses the client certificate {tls.cert_file} ({seen}); check whether it has expired, "
-        "and whether the broker trusts the authority that signed it",
+        "and whether the broker trusts the CA that signed it",
         address=address,
         reason="ClientCertificateRefused",
     )
 
 
 RECEIVE_BYTES: Final = 256 * 1024
-"""The most bytes received from one connection before the next has its turn."""
+"""Maximum number of bytes received from one connection before the next connection is served."""
 
 
 class Transport:
-    """Non-blocking send and receive, without TLS. Socket errors (OSError, which includes ssl.SSLError) pass through."""
+    """Non-blocking send and receive, without TLS. Raises socket errors (OSError, which includes ssl.SSLError)."""
 
     wants_write = False
-    """True if the transport itself has to write before it can continue; only TLS does."""
+    """True if TLS must write before it can continue."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
 
     def handshake(self) -> bool:
-        """Continue the opening of the transport; True once it is open."""
+        """Continue the handshake. Returns True once it is complete."""
         return True
 
     def receive(self) -> bytes | None:
-        """Received bytes; None if there are none, b"" at the end of the stream."""
+        """Return the received bytes, None if no bytes have arrived yet, or b"" at the end of the stream."""
         try:
             return self._socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
             return None
 
     def send(self, data: bytes) -> int:
-        """Send the beginning of `data`; returns the number of bytes taken."""
+        """Send as much of the beginning of `data` as the socket accepts. Returns the number of bytes sent."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -145,7 +137,7 @@ class Transport:
 
 
 class TlsTransport(Transport):
-    """TLS by the `ssl` module. Reading a TLS record may need writing, and the other way round."""
+    """TLS with the `ssl` module. Receiving may first require a write, and sending may first require a read."""
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._tls = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
@@ -163,7 +155,7 @@ class TlsTransport(Transport):
         return True
 
     def receive(self) -> bytes | None:
-        """Receive, and empty TLS's own buffer: bytes already decrypted make no socket readable again."""
+        """Receive, and empty TLS's own buffer, because the selector does not report bytes that TLS has decrypted."""
         received = bytearray()
         self.wants_write = False
         while len(received) < RECEIVE_BYTES or self._tls.pending():
@@ -191,7 +183,7 @@ class TlsTransport(Transport):
 
 
 def make_transport(connected: socket.socket, tls: TlsSettings | None, address: BrokerAddress) -> Transport:
-    """The transport for these settings. Raises TlsFailed if the files of `tls` cannot be used."""
+    """Return the transport for these settings. Raises TlsFailed if the files of `tls` cannot be used."""
     if tls is None:
         return Transport(connected)
     context = client_context(tls, address)

@@ -1,10 +1,10 @@
-"""One run of a Redrive, from its settings to its outcome: the shell around `selection`.
+"""One run of a Redrive: reads, writes and commits according to the decisions of `selection`.
 
-The order makes a kill harmless at any point: a batch is written and acknowledged, then its offsets are committed. After
-a kill in between, the next start finds the batch in the ledger and counts it without writing it again.
+A kill at any point is harmless. A batch is written and acknowledged, and then its offsets are committed. If the process
+is killed in between, the next start finds the batch in the ledger and counts it without writing it again.
+
+Decision: docs/decisions/0030-failed-after-redrives.md.
 """
-
-from __future__ import annotations
 
 import logging
 import threading
@@ -26,8 +26,8 @@ from fleet_consumer.redrive.selection import (
     Ledger,
     RateLimit,
     RedriveProgress,
+    RoundRobinBuffer,
     Selection,
-    Turns,
     parse_metadata,
     place,
 )
@@ -37,25 +37,24 @@ from fleet_consumer.retry.routing import partition_of
 LOG = logging.getLogger("fleet_consumer.redrive")
 
 BATCH_RECORDS: Final = 500
-"""The number of records written before waiting for acknowledgements and committing."""
+"""Number of records written before the run waits for their acknowledgements, and then commits its progress."""
 ACK_TIMEOUT_S: Final = 120.0
 STALL_S: Final = 120.0
-"""The longest wait for more records of a partition; brokers restart faster. The Job tries again."""
+"""Maximum wait for more records, longer than a broker's restart. The run then fails, and the Job tries again."""
 LOG_INTERVAL_S: Final = 10.0
 
 
 class Stopped(Exception):
-    """The run was asked to stop before its end; the next start resumes from the commits."""
+    """The run was stopped before its end; the next start resumes from the commits."""
 
     reason = "Stopped"
 
 
 class Run:
-    """One start of a run over a failed topic. `reader` keeps its offsets in the run's own group; set `stop` to end it
-    early.
+    """One start of a run over a failed topic; call `run` once. `reader` commits in the run's own group. Setting `stop`
+    ends the run early.
 
-    `run` may be called once. It passes on the errors of reader and producer; a new start then resumes, and nothing is
-    lost or moved twice.
+    `run` raises the errors of reader and producer; a new start resumes without loss or duplicates.
     """
 
     def __init__(
@@ -79,22 +78,21 @@ class Run:
         self._rate_limit = RateLimit(config.records_per_second)
         self._batch = min(BATCH_RECORDS, config.records_per_second or BATCH_RECORDS)
         self._progress: dict[TopicPartition, RedriveProgress] = {}
-        # The log start of each partition of the failed topic, also of those that are not read.
+        # Log start of every partition of the failed topic, including partitions that this run does not read.
         self._starts: dict[TopicPartition, int] = {}
-        # Examined since the last commit: the partition, and the record's mark in the ledger.
-        self._marks: list[tuple[TopicPartition, bytes]] = []
-        # The end of the examined records by partition, and the entries committed of that.
-        self._looked: dict[TopicPartition, int] = {}
+        # Partitions and ledger digests of the records examined since the last commit.
+        self._examined: list[tuple[TopicPartition, bytes]] = []
+        # Offset after the examined records, keyed by partition; `_stored` has the committed entries.
+        self._examined_to: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._refused = 0
         self._log_at = float("-inf")
 
     def run(self) -> dict[str, int]:
-        """Move all selected records, of all partitions in turns; returns the counts.
+        """Move all selected records, round robin over the partitions, and return the counts.
 
-        Raises SettingsInvalid if the topic lacks a partition that the filter names.
-
-        A partition without a leader blocks no other; the run then ends with an error when the others are done.
+        Raises SettingsInvalid if the topic lacks a partition that the filter names. A partition without a leader blocks
+        no other partition: the run raises DataPlaneFailed when all others are done.
         """
         ranges, leaderless = self._begin()
         self._read_ledger()
@@ -105,11 +103,8 @@ class Run:
         return self._counts()
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
-        """Find the range of each partition, and the partitions without a leader.
-
-        The ends are fixed and stored before anything is moved: records that fail again during the run, perhaps because
-        of it, are not part of it.
-        """
+        """Return the range of offsets for each partition, and the partitions without a leader. The ends are committed
+        before any record is moved, so that records that fail again during the run are not part of it."""
         places = self._config.filter.places
         every = self._reader.partitions(self._topic)
         for number, offsets in (places or {}).items():
@@ -133,74 +128,76 @@ class Run:
             if progress is None or known is None:
                 progress = RedriveProgress(end, start=log_start)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
-            # A topic that was recreated or truncated has less; missing records cannot be waited for.
+            # A recreated or truncated topic ends earlier. The run must not wait for the missing records.
             if progress.end > log_end:
-                # The counts then do not apply to the records at these offsets now.
+                # The stored counts belong to records that are gone.
                 progress.start = progress.put_back = 0
             progress.end = min(progress.end, end)
             if self._config.dry_run:
-                # A dry run writes no ledger, so it must read from the beginning to detect copies.
+                # A dry run writes no ledger, so it reads from the beginning to detect copies.
                 progress, known = RedriveProgress(progress.end, start=log_start), OffsetAndMetadata(first)
             self._progress[partition] = progress
             start = max(known.offset, first)
             ranges[partition] = (start, max(start, progress.end))
-            self._looked[partition] = start
+            self._examined_to[partition] = start
         if fresh:
             self._reader.commit(fresh)
         return ranges, [each for each in partitions if each not in bounds]
 
     def _read_ledger(self) -> None:
-        """Read the whole ledger: with a part of it records would be moved twice."""
+        """Read the whole ledger. With an incomplete ledger, records would be moved twice."""
         partitions = self._reader.partitions(self._target)
         bounds = self._reader.bounds(partitions)
         unknown = [each for each in partitions if each not in bounds]
         if unknown:
-            raise DataPlaneFailed(f"{names(unknown)}: no leader available, so the records moved before are unknown")
-        for step in self._read(bounds):
+            raise DataPlaneFailed(
+                f"{names(unknown)}: no leader available, so the records that earlier runs moved are unknown"
+            )
+        for step in self._read_ranges(bounds):
             now_ms = self._now_ms()
             for records in step.records.values():
                 for record in records:
-                    self._ledger.note(record, now_ms)
+                    self._ledger.record_moved(record, now_ms)
 
     def _go_through(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-        """Examine every record; False if the run has reached its maximum."""
-        turns, done = Turns(), set[TopicPartition]()
-        for step in self._read(ranges):
+        """Examine every record. Returns False if the run has reached its maximum of selected records."""
+        buffer, done = RoundRobinBuffer(), set[TopicPartition]()
+        for step in self._read_ranges(ranges):
             for partition, records in step.records.items():
-                turns.put(partition, records)
+                buffer.put(partition, records)
             done |= step.done
-            # While more arrives at once, more partitions take part in the turns.
-            if (turns.full or not step.records) and not self._take_turns(turns, ranges, done):
+            # Records are buffered while they arrive without a pause, so that a round covers more partitions.
+            if (buffer.full or not step.records) and not self._move_buffered(buffer, ranges, done):
                 return False
-        return self._take_turns(turns, ranges, done)
+        return self._move_buffered(buffer, ranges, done)
 
-    def _take_turns(
-        self, turns: Turns, ranges: Mapping[TopicPartition, tuple[int, int]], done: set[TopicPartition]
+    def _move_buffered(
+        self, buffer: RoundRobinBuffer, ranges: Mapping[TopicPartition, tuple[int, int]], done: set[TopicPartition]
     ) -> bool:
-        """Examine the records read; False if the run has reached its maximum."""
+        """Examine the buffered records and move the selected ones. Returns False if the run has reached its maximum."""
         moves: list[tuple[TopicPartition, Choice]] = []
-        for partition, record in turns.take():
+        for partition, record in buffer.drain():
             choice = self._selection.choose(record, self._now_ms())
             progress = self._progress[partition]
             if choice.decision in (Decision.MOVE, Decision.MOVED_BEFORE):
                 if self._full():
                     self._settle(moves)
                     return False
-                self._selection.take(choice)
+                self._ledger.add(choice.digest, record)
                 progress.selected += 1
                 progress.moved += choice.decision is Decision.MOVED_BEFORE
-                progress.failed_again += choice.story.redrive_count > 0
+                progress.failed_again += choice.history.redrive_count > 0
                 if choice.decision is Decision.MOVE and not self._config.dry_run:
                     moves.append((partition, choice))
-            self._marks.append((partition, choice.mark))
+            self._examined.append((partition, choice.digest))
             progress.guarded += choice.decision is Decision.GUARDED
             progress.moved_before += choice.decision is Decision.KNOWN
-            self._looked[partition] = record.offset + 1
+            self._examined_to[partition] = record.offset + 1
             if len(moves) >= self._batch:
                 self._settle(moves)
                 moves = []
         for partition in done:
-            self._looked[partition] = ranges[partition][1]
+            self._examined_to[partition] = ranges[partition][1]
         self._settle(moves)
         return True
 
@@ -213,20 +210,22 @@ class Run:
         if moves:
             self._wait(self._rate_limit.wait_s(len(moves), self._clock.monotonic()))
             self._write(moves)
-        # Only now: a copy counts as put back only if the record itself was, and that may have been refused.
-        for partition, mark in self._marks:
-            self._progress[partition].put_back += self._ledger.holds(mark)
-        self._marks.clear()
-        news = {each: OffsetAndMetadata(at, -1, self._progress[each].metadata()) for each, at in self._looked.items()}
-        news = {each: entry for each, entry in news.items() if self._stored.get(each) != entry}
-        if news:
-            self._reader.commit(news)
-            self._stored |= news
+        # Counted only now, because a copy counts as put back only if the record itself was written and not refused.
+        for partition, digest in self._examined:
+            self._progress[partition].put_back += self._ledger.holds(digest)
+        self._examined.clear()
+        changes = {
+            each: OffsetAndMetadata(at, -1, self._progress[each].metadata()) for each, at in self._examined_to.items()
+        }
+        changes = {each: entry for each, entry in changes.items() if self._stored.get(each) != entry}
+        if changes:
+            self._reader.commit(changes)
+            self._stored |= changes
         if self._clock.monotonic() >= self._log_at:
             self._log_at = self._clock.monotonic() + LOG_INTERVAL_S
             counts = self._counts()
-            told = {name: counts[name] for name in ("selected", "moved", "guarded", "refused")}
-            LOG.info("redrive goes on", extra=_fields(**told))
+            shown = {name: counts[name] for name in ("selected", "moved", "guarded", "refused")}
+            LOG.info("redrive in progress", extra=_fields(**shown))
         self._wait(0)
 
     def _write(self, moves: list[tuple[TopicPartition, Choice]]) -> None:
@@ -234,12 +233,12 @@ class Run:
         self._producer.flush(ACK_TIMEOUT_S)
         for (partition, move), handle in zip(moves, handles, strict=True):
             if not handle.done:
-                raise ProduceFailed(self._target, "NotAcknowledged", f"not within {ACK_TIMEOUT_S:g} s")
+                raise ProduceFailed(self._target, "NotAcknowledged", f"no acknowledgement within {ACK_TIMEOUT_S:g} s")
             if handle.error is None:
                 self._progress[partition].moved += 1
-                self._ledger.written(move.mark)
+                self._ledger.written(move.digest)
             elif handle.error.refuses_record:
-                # It stays in the failed topic, is reported, and blocks no other.
+                # The record stays in the failed topic, is counted as refused, and blocks no other record.
                 self._refused += 1
                 where = {"partition": partition.partition, "offset": move.record.offset}
                 LOG.error("record refused by the redrive topic", extra=_fields(error=str(handle.error), **where))
@@ -247,17 +246,17 @@ class Run:
                 raise handle.error
 
     def _send(self, move: Choice) -> SendHandle:
-        record, story = move.record, move.story
+        record, history = move.record, move.history
         headers = redriven_headers(
-            record.headers, story, redrive_id=self._config.id, source=place(record), now_ms=self._now_ms()
+            record.headers, history, redrive_id=self._config.id, source=place(record), now_ms=self._now_ms()
         )
-        where = partition_of(record.key, story.origin, self._config.partitions)
+        where = partition_of(record.key, history.origin, self._config.partitions)
         return self._producer.send(self._target, key=record.key, value=record.value, headers=headers, partition=where)
 
-    def _read(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
-        """Read these ranges; raises on a stall, or when the run is to stop."""
+    def _read_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
+        """Yield the records of these ranges, step by step. Raises DataPlaneFailed on a stall, and Stopped."""
         missing = set(ranges)
-        # Only the brokers' time: processing a step may take as long as the rate limit requires.
+        # Counts only the time that the brokers need, because the rate limit may delay the processing.
         idle_s, asked_at = 0.0, self._clock.monotonic()
         for step in self._reader.read(ranges):
             self._wait(0)
@@ -275,14 +274,15 @@ class Run:
             raise Stopped("stopped before the end; the next start resumes from here")
 
     def _counts(self) -> dict[str, int]:
-        """The counts by their published names, earlier starts included; `refused` counts this start only.
+        """Return the counts of all starts of the run by their published names; `refused` counts this start only.
 
-        `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic: at any later
-        time at most the sum of their ends minus this are records not put back.
+        `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic. At any later
+        time, the number of records not put back is at most the sum of the partitions' log end offsets minus
+        `redrivenTo`. Records that were only selected (dry run, refusal), and their copies, do not count as put back.
         """
         known = self._progress.values()
         counts = {name: sum(getattr(each, field) for each in known) for name, field in COUNTS.items()}
-        # A partition that is not read counts with its log start, one without a leader not at all.
+        # For a partition outside of the filter, the log start is added. A partition without a leader is left out.
         unread = RedriveProgress(0)
         redriven_to = sum(self._progress.get(each, unread).redriven_to(first) for each, first in self._starts.items())
         return {**counts, "refused": self._refused, "redrivenTo": redriven_to}

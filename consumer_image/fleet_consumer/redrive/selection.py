@@ -1,10 +1,8 @@
-"""Selection of failed records (filter, ledger, the guard against cycles), and progress and pace of a run. Pure.
+"""Selection of failed records (filter, ledger, guard against cycles); a run's progress and rate limit. Pure.
 
-Headers are read as in `retry.headers`: strictly and clamped, never as a target. Progress is an offset in a partition of
-the failed topic, which the run's own group stores; its metadata holds the run's end and its counts.
+`retry.headers` parses the headers. Progress is an offset in a partition of the failed topic, committed in the run's own
+group. The commit's metadata holds the run's end and counts.
 """
-
-from __future__ import annotations
 
 import json
 from collections import deque
@@ -17,90 +15,95 @@ from typing import Any, Final
 
 from fleet_consumer.contract.redrive_config import COUNTS, Filter
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.headers import ERROR_CLASS, ERROR_MESSAGE, REASON, REDRIVE_SOURCE, Story, last_values, read
+from fleet_consumer.retry.headers import (
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    REASON,
+    REDRIVE_SOURCE,
+    RetryHistory,
+    last_values,
+    read,
+)
 from fleet_consumer.retry.suppression import identity
 
 KEY_BYTES_MAX: Final = 4 * 256
-"""The most bytes of a key that are searched: as many as the characters searched can have."""
+"""Number of bytes of a key that are searched: 256 characters of at most four bytes."""
 
 
 class Decision(Enum):
-    """The fate of one failed record in a run."""
-
     MOVE = auto()
-    """Selected."""
     MOVED_BEFORE = auto()
-    """Selected and already moved: by this run, before it was stopped and could commit."""
+    """Selected, but already moved by an earlier start of this run, which ended before it committed the move."""
     GUARDED = auto()
-    """Matched, but left alone: this run has seen it before, or it came back too often."""
+    """Matched, but left in the failed topic: it failed again after this run moved it, or was redriven too often."""
     KNOWN = auto()
-    """Matched, and in the ledger: moved by another run, or a copy of a moved record."""
+    """Matched, but already in the ledger: another run moved it, or it is a copy of a moved record."""
     UNMATCHED = auto()
-    """Not matched by the filter."""
 
 
 class Ledger:
-    """All records ever moved, from the redrive topic, and those that this run adds.
+    """All records in the redrive topic, and the records that this run adds.
 
-    A record's mark is a digest of its origin, its number of redrives and its bytes, so that copies in the failed topic
-    share it. 16 bytes each, about 100 MiB for a million. For records moved by this run the place in the failed topic is
-    kept too: it distinguishes the record from its copies.
+    A record's key in the ledger is a 16-byte digest of origin, number of redrives, key and value, which copies in the
+    failed topic share. A million records use about 100 MiB. For records of this run, the ledger also has the place in
+    the failed topic, which distinguishes them from their copies.
     """
 
     def __init__(self, redrive_id: str) -> None:
         self._id = redrive_id
         self._ours: dict[bytes, bytes | None] = {}
         self._others: set[bytes] = set()
-        # Selected by this run, and not in the redrive topic (yet): refused, waiting for its batch, or of a dry run.
+        # Records selected by this run but not in the redrive topic, because they were refused, wait for their batch, or
+        # belong to a dry run.
         self._unwritten: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._ours) + len(self._others)
 
-    def note(self, moved: Record, now_ms: int) -> None:
-        """Add a record of the redrive topic. One without a redrive's headers was written by somebody else."""
-        story = read(moved, now_ms=now_ms)
-        if story.redrive_count > 0:
-            mark = _mark(replace(story, redrive_count=story.redrive_count - 1), moved)
-            if story.redrive_id == self._id:
-                self._ours[mark] = last_values(moved.headers).get(REDRIVE_SOURCE)
+    def record_moved(self, moved: Record, now_ms: int) -> None:
+        """Add a record of the redrive topic. Records without the headers of a redrive are foreign and ignored."""
+        history = read(moved, now_ms=now_ms)
+        if history.redrive_count > 0:
+            digest = _digest(replace(history, redrive_count=history.redrive_count - 1), moved)
+            if history.redrive_id == self._id:
+                self._ours[digest] = last_values(moved.headers).get(REDRIVE_SOURCE)
             else:
-                self._others.add(mark)
+                self._others.add(digest)
 
-    def add(self, mark: bytes, record: Record) -> None:
-        """Add `record`, which this run moves, or would move in a dry run."""
-        if mark not in self:
-            self._unwritten.add(mark)
-        self._ours[mark] = place(record).encode()
+    def add(self, digest: bytes, record: Record) -> None:
+        """Add a record that this run moves, or would move without `dry_run`, so that its copies are not selected."""
+        if digest not in self:
+            self._unwritten.add(digest)
+        self._ours[digest] = place(record).encode()
 
-    def written(self, mark: bytes) -> None:
-        self._unwritten.discard(mark)
+    def written(self, digest: bytes) -> None:
+        self._unwritten.discard(digest)
 
-    def __contains__(self, mark: bytes) -> bool:
-        """True if a record with this mark was moved or selected."""
-        return mark in self._ours or mark in self._others
+    def __contains__(self, digest: bytes) -> bool:
+        """Return True if a record with this digest was moved or selected."""
+        return digest in self._ours or digest in self._others
 
-    def holds(self, mark: bytes) -> bool:
-        """True if the redrive topic has a record with this mark: it was put back, not only selected."""
-        return mark in self and mark not in self._unwritten
+    def holds(self, digest: bytes) -> bool:
+        """Return True if the redrive topic has a record with this digest. A selected record may not be written yet."""
+        return digest in self and digest not in self._unwritten
 
-    def moved_by_us(self, mark: bytes, record: Record) -> bool:
-        """True if this run moved `record` itself, not a copy."""
-        return self._ours.get(mark) == place(record).encode()
+    def moved_by_us(self, digest: bytes, record: Record) -> bool:
+        """Return True if this run moved `record` itself and not a copy of it."""
+        return self._ours.get(digest) == place(record).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A decision about a record, and its story. `mark` identifies the record in the ledger."""
+    """A decision about a record. `digest` is the record's key in the ledger."""
 
     record: Record
     decision: Decision
-    story: Story
-    mark: bytes
+    history: RetryHistory
+    digest: bytes
 
 
 class Selection:
-    """Decisions record by record, in the order of the failed topic."""
+    """Decides about records one by one, in the order of the failed topic."""
 
     def __init__(self, wanted: Filter, ledger: Ledger, *, redrive_id: str, max_redrives: int) -> None:
         self._wanted = wanted
@@ -109,23 +112,18 @@ class Selection:
         self._max_redrives = max_redrives
 
     def choose(self, record: Record, now_ms: int) -> Choice:
-        """Decide about one record of the failed topic."""
-        story = read(record, now_ms=now_ms)
-        mark = _mark(story, record)
-        return Choice(record, self._decide(record, story, mark), story, mark)
+        history = read(record, now_ms=now_ms)
+        digest = _digest(history, record)
+        return Choice(record, self._decide(record, history, digest), history, digest)
 
-    def take(self, choice: Choice) -> None:
-        """Note a selected record; copies of it are not selected from now on."""
-        self._ledger.add(choice.mark, choice.record)
-
-    def _decide(self, record: Record, story: Story, mark: bytes) -> Decision:
+    def _decide(self, record: Record, history: RetryHistory, digest: bytes) -> Decision:
         if not matches(self._wanted, record):
             return Decision.UNMATCHED
-        if story.redrive_id == self._id or story.redrive_count >= self._max_redrives:
+        if history.redrive_id == self._id or history.redrive_count >= self._max_redrives:
             return Decision.GUARDED
-        if self._ledger.moved_by_us(mark, record):
+        if self._ledger.moved_by_us(digest, record):
             return Decision.MOVED_BEFORE
-        return Decision.KNOWN if mark in self._ledger else Decision.MOVE
+        return Decision.KNOWN if digest in self._ledger else Decision.MOVE
 
 
 def place(record: Record) -> str:
@@ -133,7 +131,6 @@ def place(record: Record) -> str:
 
 
 def matches(wanted: Filter, record: Record) -> bool:
-    """True if the filter matches a record of the failed topic."""
     if wanted.places is not None and record.offset not in wanted.places.get(record.partition, ()):
         return False
     if wanted.from_ms is not None and record.timestamp < wanted.from_ms:
@@ -161,28 +158,28 @@ def _text(value: bytes | None) -> str:
     return "" if value is None else value.decode("utf-8", "replace")
 
 
-def _mark(story: Story, record: Record) -> bytes:
-    known = identity(replace(story, attempt=0), record.key, record.value)
+def _digest(history: RetryHistory, record: Record) -> bytes:
+    known = identity(replace(history, attempt=0), record.key, record.value)
     return blake2b(repr(known).encode(), digest_size=16).digest()
 
 
 VERSION: Final = 1
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
-"""Counts that earlier versions do not have."""
+"""Names of the counts that the metadata of earlier versions lacks."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
-"""Numbers about the log itself, by their names in metadata; earlier versions do not have them."""
+"""Maps names in metadata, which earlier versions lack, to attributes of RedriveProgress that describe the log."""
 
 BUFFER_BYTES: Final = 16 * 1024 * 1024
-"""The approximate limit of the buffer: a fetch of each of 64 partitions."""
+"""Approximate limit of the buffer in bytes, enough for one fetch of each of 64 partitions."""
 RECORD_BYTES: Final = 1_024
-"""The approximate overhead of a record: objects for itself, its headers and its place."""
+"""Approximate overhead of a record's Python objects in bytes."""
 
 
 @dataclass(slots=True)
 class RedriveProgress:
-    """One partition: the run ends before offset `end`, which was the partition's end at the run's first start.
+    """Progress in one partition. `start` and `end` (exclusive) are the log's bounds when the run was first started.
 
-    `start` was the log start then. `put_back` counts the examined records that are in the ledger, whatever the filter.
+    `put_back` counts the examined records that are in the ledger, including records that the filter does not match.
     """
 
     end: int
@@ -195,10 +192,10 @@ class RedriveProgress:
     put_back: int = 0
 
     def redriven_to(self, first: int) -> int:
-        """A lower bound of "log start plus records put back", now and at any later time.
+        """Return a lower bound of "log start plus records put back", which is valid now and at any later time.
 
-        `first` is the log start now. Retention may since have removed as many of the counted records as the log start
-        has moved, and no more. So at most `end - redriven_to` records of the partition were not put back.
+        `first` is the log start now. For each offset by which it has moved, retention has removed at most one counted
+        record. So at most `end - redriven_to` records of the partition were not put back.
         """
         return max(first, self.start + self.put_back)
 
@@ -208,7 +205,7 @@ class RedriveProgress:
 
 
 def parse_metadata(text: str) -> RedriveProgress | None:
-    """Read the metadata of an earlier start; None if it is not ours."""
+    """Return the progress from the metadata of an earlier start; None if the metadata is not that of a redrive."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -227,17 +224,14 @@ def _is_count(value: Any) -> bool:
 
 
 class RateLimit:
-    """Even spacing of records: at most `per_second` of them, None: no limit.
-
-    Unused time is not made up for, or a pause would end in a burst.
-    """
+    """Spaces records evenly, at most `per_second` of them (None: no limit). A pause is not followed by a burst."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
         self._free_at = float("-inf")
 
     def wait_s(self, count: int, now: float) -> float:
-        """The seconds to wait, from the monotonic time `now` on, before `count` records may go."""
+        """Return the seconds to wait, from the monotonic time `now`, before the next `count` records may be sent."""
         if self._per_second is None:
             return 0.0
         at = max(self._free_at, now)
@@ -245,11 +239,9 @@ class RateLimit:
         return at - now
 
 
-class Turns:
-    """Round-robin buffer of the partitions' records, so that the load spreads over all retry workers.
-
-    The caller checks `full` before reading on.
-    """
+class RoundRobinBuffer:
+    """Round-robin buffer of the partitions' records, which spreads the load over all retry workers. The caller drains
+    it when it is `full`."""
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._buffer_bytes = buffer_bytes
@@ -258,7 +250,6 @@ class Turns:
 
     @property
     def full(self) -> bool:
-        """True if something should be taken before more is put in."""
         return self._bytes >= self._buffer_bytes
 
     def put(self, partition: TopicPartition, records: Iterable[Record]) -> None:
@@ -269,8 +260,8 @@ class Turns:
         if not queue:
             del self._queues[partition]
 
-    def take(self) -> Iterator[tuple[TopicPartition, Record]]:
-        """Take all records, one of each partition at a time."""
+    def drain(self) -> Iterator[tuple[TopicPartition, Record]]:
+        """Remove and yield all records, one record of each partition at a time."""
         while self._queues:
             for partition in list(self._queues):
                 queue = self._queues[partition]
@@ -283,5 +274,5 @@ class Turns:
 
 def _size(record: Record) -> int:
     own = len(record.key or b"") + len(record.value or b"")
-    # A record may have any number of headers: the first hundred say enough.
+    # The first hundred headers are enough for an estimate.
     return RECORD_BYTES + own + sum(len(name) + len(value or b"") for name, value in islice(record.headers, 100))

@@ -1,4 +1,4 @@
-"""Fate of a record whose handler failed: classification, attempts, delays, and the headers.
+"""Decisions about a record whose handler failed: classification, attempts, delays and headers.
 
-Pure: no I/O, no clock. The worker writes and waits as decided here.
+Pure: no I/O, no clock. The worker writes and waits.
 """

@@ -1,15 +1,12 @@
-"""The breaker of a worker: no attempts are spent while a dependency of its handler is down.
+"""The circuit breaker of a worker: it saves attempts while a dependency of the handler is down.
 
-It watches the share of recent records with a retriable failure. Above the policy's limit it opens, and after many
-failures in a row: at a thousand records a second half a minute of an outage is 30,000 records, at one a second it is
-fewer than prove anything. After the cooldown
-single records are tried, and a few successes in a row close it. Records that can never succeed say nothing about the
-dependency, so they are not counted.
+The breaker opens when the share of retriable failures in the window exceeds the policy's limit, or after many failures
+in a row. On fast topics, the first rule alone would be too slow: at 1,000 records/s, half a minute of outage affects
+30,000 records. After the cooldown single records are tried, and a few successes in a row close the breaker. Records
+that can never succeed say nothing about the dependency, so they are not counted.
 
-Pure: times are seconds of a monotonic clock and are passed in. One thread uses it.
+Pure: times are in seconds of a monotonic clock and are passed in. Not thread-safe.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -19,17 +16,17 @@ from typing import Final
 from fleet_consumer.contract.policies import Budget
 
 PROBES: Final = 3
-"""Successes in a row that close the breaker: one may be luck."""
+"""Number of successes in a row that close the breaker."""
 IN_A_ROW: Final = 100
-"""Failures without a success between them that open the breaker, or `min_records` if that is more: with four of ten
-records bad at random this never happens."""
+"""Number of failures in a row that open the breaker, or `min_records` if that is more. Even with 40 % random failures,
+this number is practically never reached."""
 PROBES_IN_VAIN: Final = 3
-"""Failed probes after which a record may be moved on. A probe cannot distinguish an outage from a record that never
-succeeds, and the same record may be the first to be tried each time."""
+"""Number of failed probes after which the probed record moves on to a retry topic. Otherwise a record that never
+succeeds could keep the breaker open, because a probe cannot distinguish it from an outage."""
 
 
 class BreakerState(StrEnum):
-    """`HalfOpen`: one record at a time is tried."""
+    """State of a breaker. In `HalfOpen` one record at a time is tried."""
 
     CLOSED = "Closed"
     OPEN = "Open"
@@ -38,10 +35,10 @@ class BreakerState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Breaker:
-    """One worker's window and state. `budget` may be replaced at any time, when the policy was edited.
+    """Window and state of one worker's breaker. `budget` may be replaced at any time, after an edit of the policy.
 
-    `since` is when the state began; `until` is the end of an open breaker's cooldown, None in the other states.
-    `makes_way`: the record that failed last moves on although the breaker is not closed.
+    `since` is the start of the state. `until` is the end of an open breaker's cooldown, None in other states.
+    `makes_way` is true if the record that failed last moves on to a retry topic although the breaker is not closed.
     """
 
     budget: Budget
@@ -52,40 +49,40 @@ class Breaker:
     _probed: int = 0
     _in_vain: int = 0
     _in_a_row: int = 0
-    # (second, successes, failures), oldest first: one entry for each second with a result.
+    # (second, successes, failures) for each second with a result, the oldest first.
     _seconds: deque[list[int]] = field(default_factory=deque)
     _successes: int = 0
     _failures: int = 0
 
-    def look(self, now: float) -> BreakerState:
-        """The state at `now`; an open breaker becomes half open after its cooldown."""
+    def state_at(self, now: float) -> BreakerState:
+        """Return the state at `now`. An open breaker becomes half open after its cooldown."""
         if self.state is BreakerState.OPEN and self.until is not None and now >= self.until:
-            self._turn(BreakerState.HALF_OPEN, now)
+            self._enter(BreakerState.HALF_OPEN, now)
         return self.state
 
-    def doubt(self, now: float) -> None:
-        """Become half open: other workers report an outage."""
+    def half_open(self, now: float) -> None:
+        """Become half open, because other workers report an outage, so that only single records are tried."""
         if self.state is not BreakerState.HALF_OPEN:
-            self._turn(BreakerState.HALF_OPEN, now)
+            self._enter(BreakerState.HALF_OPEN, now)
 
     def succeeded(self, now: float, count: int = 1) -> BreakerState:
-        """Count successes. Late ones of an open breaker began before it opened, and are ignored."""
-        if self.look(now) is BreakerState.HALF_OPEN:
+        """Count successes. An open breaker ignores them, because their calls began before it opened."""
+        if self.state_at(now) is BreakerState.HALF_OPEN:
             self._probed += count
             if self._probed >= PROBES:
-                self._turn(BreakerState.CLOSED, now)
+                self._enter(BreakerState.CLOSED, now)
         elif self.state is BreakerState.CLOSED:
             self._count(now, count, 0)
             self._in_a_row = 0
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """Count a retriable failure. It uses up an attempt only if the result is `Closed` or the record makes way."""
+        """Count a retriable failure. It uses up an attempt only if the result is `Closed` or `makes_way` is true."""
         self.makes_way = False
-        if self.look(now) is BreakerState.HALF_OPEN:
+        if self.state_at(now) is BreakerState.HALF_OPEN:
             self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN
             self.makes_way = self._in_vain == 0
-            self._turn(BreakerState.OPEN, now)
+            self._enter(BreakerState.OPEN, now)
         elif self.state is BreakerState.CLOSED:
             self._count(now, 0, 1)
             self._in_a_row += 1
@@ -93,20 +90,20 @@ class Breaker:
             enough = total >= self.budget.min_records
             too_many = enough and self._failures * 100 > self.budget.max_failure_percent * total
             if too_many or self._in_a_row >= max(IN_A_ROW, self.budget.min_records):
-                self._turn(BreakerState.OPEN, now)
+                self._enter(BreakerState.OPEN, now)
         return self.state
 
     def failure_percent(self, now: float) -> int:
-        """The share of failures in the window in percent, rounded down; 0 without results."""
+        """Return the share of failures in the window in percent, rounded down; 0 without results."""
         self._drop_old(now)
         total = self._successes + self._failures
         return self._failures * 100 // total if total else 0
 
-    def _turn(self, state: BreakerState, now: float) -> None:
+    def _enter(self, state: BreakerState, now: float) -> None:
         self.state, self.since, self._probed = state, now, 0
         self.until = now + self.budget.cooldown_s if state is BreakerState.OPEN else None
         if state is BreakerState.CLOSED:
-            # Earlier failures must not open the breaker again at once.
+            # Otherwise earlier failures would open the breaker again at once.
             self._seconds.clear()
             self._successes = self._failures = self._in_vain = self._in_a_row = 0
 

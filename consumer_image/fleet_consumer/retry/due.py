@@ -1,13 +1,11 @@
-"""The due clock of retry topics: the records that may be handled now, and the time of the next ones.
+"""The due clock of retry topics: the records that may be handled now, and the due time of each partition's next record.
 
-Due time = broker append time + the topic's delay. Headers are never used. All records of a partition have the same
-delay, so only the head of a partition is waited for. Only the heads' offsets and times are kept in memory: a waiting
-partition is paused at its head, sought back to it, and read again when it is due. An assignment starts empty.
+The due time is the broker's append time plus the topic's delay; headers are never used. All records of a partition have
+the same delay, so only the first waiting record, the head, has to be tracked. A waiting partition is paused, the
+consumer seeks back to the head, and reads it again when it is due. So memory holds only offsets and times of heads.
 
-Pure: times are milliseconds of the wall clock and are passed in. One thread uses it.
+Pure: times are in milliseconds of the wall clock and are passed in. Not thread-safe.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,17 +23,14 @@ class Waiting:
 
 
 def due_at(append_ms: int, delay_ms: int, now_ms: int) -> int:
-    """The due time of a record, computed at `now_ms`.
-
-    A broker whose clock is ahead, or a record without a time (-1), must not stop a partition: the wait is at most the
-    delay from now.
-    """
+    """Return the due time of a record, at most one delay after `now_ms`. Without this limit, a broker whose clock is
+    ahead, or a record without a time (-1), would stop the partition."""
     latest = now_ms + delay_ms
     return latest if append_ms < 0 else min(append_ms + delay_ms, latest)
 
 
 class DueClock:
-    """The partitions of one assignment; one without a delay, as of the redrive topic, never waits."""
+    """The waiting heads of an assignment's partitions. Partitions without a delay (the redrive topic's) never wait."""
 
     def __init__(self) -> None:
         self._delays_ms: dict[TopicPartition, int] = {}
@@ -43,22 +38,18 @@ class DueClock:
         self._paused: set[TopicPartition] = set()
 
     def assign(self, partition: TopicPartition, delay_s: int) -> None:
-        """Add a partition; its head is unknown yet."""
-        self.forget([partition])
+        self.discard_partitions([partition])
         self._delays_ms[partition] = delay_s * 1000
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._delays_ms.pop(partition, None)
             self._heads.pop(partition, None)
             self._paused.discard(partition)
 
     def split(self, partition: TopicPartition, records: Sequence[Record], now_ms: int) -> int:
-        """The number of due records at the front of a run.
-
-        If not all are due, the partition waits from now on: pause it, seek to the record at that index, and do not read
-        it before `take_due` returns it.
-        """
+        """Return the number of due records at the front of `records`. If not all are due, the caller pauses the
+        partition, seeks to the record at this index, and resumes the partition after `take_due`."""
         delay_ms = self._delays_ms.get(partition, 0)
         if delay_ms == 0:
             return len(records)
@@ -71,7 +62,7 @@ class DueClock:
         return len(records)
 
     def take_due(self, now_ms: int) -> list[TopicPartition]:
-        """Take the partitions whose wait is over, to be resumed."""
+        """Remove and return the partitions whose heads are due. The caller resumes them."""
         due = [partition for partition in self._paused if self._heads[partition].due_at <= now_ms]
         self._paused.difference_update(due)
         return sorted(due)
@@ -85,8 +76,12 @@ class DueClock:
         return min((self._heads[partition].due_at for partition in self._paused), default=None)
 
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:
-        """A head that was waited for keeps its due time. Computed again it could be put off for ever, by a broker whose
-        clock is ahead or a missing time. Another record in its place, after a truncation, has its own due time."""
+        """Return the due time of a record; a head that already waits keeps its due time.
+
+        If the due time were computed again, it would move into the future indefinitely for a record without a time, or
+        with the time of a broker whose clock is ahead. Another record at the head's offset, after a truncation, gets
+        its own due time.
+        """
         head = self._heads.get(partition)
         if head is not None and (head.offset, head.appended_at) == (record.offset, record.timestamp):
             return head.due_at

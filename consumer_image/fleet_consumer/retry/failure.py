@@ -1,11 +1,8 @@
-"""Classification of handler errors: retry, failed topic, or drop.
+"""Classification of handler errors: retry, failed topic, or drop. Main workers, retry workers and Backfills share it.
 
-There is one classifier, so that the main flow, retries and redrives cannot judge the same error differently.
-Precedence: the handler's own decision, then the policy's rules in order, then a default by kind of error. Without a
-policy there are no retries: retriable errors go to the failed topic.
+The handler's own decision takes precedence, then the policy's rules in order, then a default by kind of error. Without
+a policy, retriable errors go to the failed topic.
 """
-
-from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
@@ -20,26 +17,28 @@ from fleet_consumer.record import Fatal, RetryAfter, Skip
 T = TypeVar("T")
 
 MESSAGE_BYTES_MAX: Final = 1024
-"""Limit of an error's text in a header: enough for a cause, small beside any topic's `max.message.bytes`."""
+"""Maximum length of an error's text in a header, in bytes; small compared with any topic's `max.message.bytes`."""
 
 STACK_BYTES_MAX: Final = 2048
-"""Limit of the stack of an error, in a header: the innermost calls."""
+"""Maximum length of an error's stack in a header, in bytes. The innermost calls are kept."""
 
 OWN_FOLDER: Final = str(Path(__file__).parents[1])
-"""Our own frames lead to every handler, and explain nothing."""
+"""Folder of our own code. Stacks leave out its frames, because they are the same for every handler."""
 
 RULE_BYTES_MAX: Final = 256
-"""Limit of a rule's name in a header: a regular expression may be long."""
+"""Maximum length of a rule's name in a header, in bytes. The name may be a long regular expression."""
 
 RETRY_AFTER_MAX_S: Final = 10.0**9
-"""The longest delay, about thirty years; longer ones and infinity are clamped to it."""
+"""Maximum delay in seconds that a handler may request, about thirty years. Longer and infinite delays are clamped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A record for the failed topic. `error_class` is qualified by its module unless it is a builtin; `rule` is the
-    name of the policy's rule that matched, or empty; `stack` are the calls that led to the error, the innermost
-    last."""
+    """A record's failure, for the failed topic.
+
+    `error_class` is qualified by its module unless it is a builtin. `rule` is the name of the policy's matching rule,
+    or empty. `stack` has the calls that led to the error, innermost last.
+    """
 
     reason: FailureReason
     error_class: str
@@ -48,21 +47,21 @@ class Failure:
     stack: str = field(default="", compare=False)
 
     @property
-    def failure(self) -> Failure:
-        """This one, as a `Retry` has the one that it becomes."""
+    def failure(self) -> "Failure":
+        """This failure itself, so that `Retry` and `Failure` have the same property."""
         return self
 
     @property
     def place(self) -> str:
-        """The line of code that raised, if known."""
+        """The innermost call of `stack`; empty if unknown."""
         return self.stack.rpartition("\n")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A record to be retried if it has an attempt left; otherwise it becomes `failure`.
+    """The decision to retry a record; if no attempt is left, it fails with `failure`.
 
-    `after_s` is the least delay that the application requests, None: as its policy says.
+    `after_s` is the shortest delay in seconds that the application accepts; None leaves the delay to the policy.
     """
 
     after_s: float | None
@@ -71,14 +70,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """A record dropped because its handler or a rule said so; counted, never written anywhere."""
+    """The decision of the handler or a rule to drop a record, which is then counted and not written anywhere."""
 
     message: str
 
 
 class Undecodable(Exception):
-    """A record's bytes are not in the format of `handler.decode`. They are never in the message: they may be personal
-    data, and the failed record keeps them whole."""
+    """A record's bytes are not in the format of `handler.decode`. The message leaves the bytes out, because they may be
+    personal data, and the failed record keeps them."""
 
     def __init__(self, field: str, format_name: str, seen: str) -> None:
         super().__init__(
@@ -87,7 +86,7 @@ class Undecodable(Exception):
 
 
 class OutputRefused(Exception):
-    """The handler returned something that may not be written. A retry cannot help, so the record fails."""
+    """The handler returned something that cannot be written. A retry cannot help, so the record fails."""
 
 
 class OutputNotListed(OutputRefused):
@@ -95,22 +94,20 @@ class OutputNotListed(OutputRefused):
 
 
 class TimedOut(Exception):
-    """The handler's timeout ended its call: the record fails as `Timeout`, whatever the handler did meanwhile."""
+    """The handler's timeout ended its call. The record fails as `Timeout`, even if a result followed."""
 
 
 class Poison(Exception):
-    """A record whose processes died again and again: it is not handed out any more."""
+    """A record at which processes died repeatedly, so the handler does not get it again."""
 
 
 class Skipped(Exception):
-    """A record that `spec.offsets.skip` names: it is passed by and not handed to its handler."""
+    """A record named by `spec.offsets.skip`; the handler does not get it."""
 
 
 class HttpStatus(Exception):
-    """An HTTP handler's status that is no success; 5xx and 429 are retriable, all others final.
-
-    `endpoint`: it says more of a handler that is deployed wrong than of the record.
-    """
+    """A status other than 2xx from an HTTP handler. 5xx and 429 are retriable, all others final. `endpoint` is true if
+    the status points to a misconfigured handler, not to the record."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -123,7 +120,8 @@ class HttpStatus(Exception):
 
 
 class NotHttp(Exception):
-    """The port of an HTTP handler answers something else, and has answered nothing well: another program listens."""
+    """The response on an HTTP handler's port is not HTTP, and the handler has not returned 2xx before. Another program
+    probably listens on this port."""
 
 
 STABLE_NAMES: Final[Mapping[type[BaseException], str]] = {
@@ -132,7 +130,7 @@ STABLE_NAMES: Final[Mapping[type[BaseException], str]] = {
     Skipped: "Skipped",
     HttpStatus: "HttpStatus",
 }
-"""Names of our own classes in rules, headers and logs. The text of an HttpStatus begins with the status."""
+"""Names of our own exception classes in rules, headers and logs. The text of an HttpStatus begins with the status."""
 
 OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
     TimedOut: FailureReason.TIMEOUT,
@@ -140,18 +138,15 @@ OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
     Poison: FailureReason.POISON,
     Skipped: FailureReason.SKIPPED,
 }
-"""Errors with a reason of their own."""
 
 
 def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:
-    """Decide what happens to the record whose handler raised `error`; never raises itself.
-
-    Without a policy the result is never `Retry`.
-    """
+    """Decide whether the record whose handler raised `error` is retried, failed or dropped. Never raises. Without a
+    policy the result is never `Retry`."""
     if isinstance(error, Skip):
         return Drop(error_text(error))
     if isinstance(error, Skipped):
-        return _failure(error, FailureReason.SKIPPED)  # the spec decides, and no rule of the policy
+        return _failure(error, FailureReason.SKIPPED)  # the spec takes precedence over the policy's rules
     if isinstance(error, Fatal | OutputRefused):
         return _failure(error, FailureReason.FATAL)
     final = isinstance(error, HttpStatus) and error.final
@@ -168,12 +163,12 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
     if final:
         return _failure(error, FailureReason.FATAL)
     if isinstance(error, Poison):
-        return _failure(error, FailureReason.POISON)  # it was tried several times already, each at the cost of a worker
+        return _failure(error, FailureReason.POISON)  # no retry: each attempt has killed a worker
     return Retry(None, _exhausted(error))
 
 
 def is_endpoints(error: BaseException) -> bool:
-    """True if the error is that of a handler which is deployed wrong, so that no record may fail for it."""
+    """Return True if the error points to a misconfigured handler, so that no record fails because of it."""
     return isinstance(error, NotHttp) or (isinstance(error, HttpStatus) and error.endpoint)
 
 
@@ -183,17 +178,16 @@ def _decided(error: BaseException, then: Then, rule: str) -> Retry | Failure | D
         return Retry(None, exhausted)
     if then is Then.DROP:
         return Drop(cut(f"{rule}: {exhausted.message}"))
-    # These keep their own reason, which is what users search for.
+    # Reasons other than `exhausted` are kept, because users search for them.
     return replace(exhausted, reason=FailureReason.FATAL) if exhausted.reason is FailureReason.EXHAUSTED else exhausted
 
 
 def _exhausted(error: BaseException, rule: str = "") -> Failure:
-    """The failure of a record without attempts left."""
     return _failure(error, _of_class(OWN_REASONS, type(error)) or FailureReason.EXHAUSTED, rule)
 
 
 def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Failure:
-    # `raise RetryAfter(5) from error`: the error is what a person wants to read about.
+    # After `raise RetryAfter(5) from error`, report `error`.
     cause = error.__cause__ if isinstance(error, RetryAfter) and error.__cause__ is not None else error
     kind = type(cause)
     name = _of_class(STABLE_NAMES, kind) or class_name(kind)
@@ -201,7 +195,7 @@ def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Fai
 
 
 def _of_class(table: Mapping[type[BaseException], T], kind: type[BaseException]) -> T | None:
-    """The entry of a class or of its nearest base: an application may derive from our errors."""
+    """Return the entry of a class or of its nearest base, because applications may derive classes from our errors."""
     return next((table[base] for base in kind.__mro__ if base in table), None)
 
 
@@ -214,26 +208,26 @@ def _matches(rule: Rule, error: BaseException, text: str) -> bool:
 
 
 def _names(kind: type) -> tuple[str, ...]:
-    """The names by which a rule may refer to a class, bare and qualified."""
+    """Return the names by which a rule may refer to a class, unqualified and qualified."""
     own = STABLE_NAMES.get(kind, kind.__name__)
     return (own, kind.__name__, kind.__qualname__, f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _seconds(wanted: object) -> float | None:
-    """The delay of RetryAfter; None, leaving it to the policy, if the handler passed no number."""
-    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or wanted != wanted:  # which NaN is not
+    """Return the delay of RetryAfter, clamped; None if it is not a number, so that the policy decides."""
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or wanted != wanted:  # NaN
         return None
-    # Clamped before the conversion: an int may be too large for a float.
+    # Clamped before the conversion, because an int may be too large for a float.
     return float(max(0, min(wanted, RETRY_AFTER_MAX_S)))
 
 
 def class_name(kind: type[BaseException]) -> str:
-    """`ValueError` for a builtin, `shop.orders.OutOfStock` for anything else."""
+    """Return the class's qualified name: `ValueError` for a builtin, `shop.orders.OutOfStock` for others."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def error_text(error: BaseException) -> str:
-    """The error's text, cut to MESSAGE_BYTES_MAX; never raises."""
+    """Return the error's text, cut to MESSAGE_BYTES_MAX. Never raises."""
     try:
         text = str(error)
     except Exception as broken:  # a user's __str__ may raise anything
@@ -242,7 +236,8 @@ def error_text(error: BaseException) -> str:
 
 
 def stack_of(error: BaseException) -> str:
-    """The application's calls down to the line that raised, one per line, without source, which may hold data."""
+    """Return the application's calls down to the line that raised the error, one call per line. Source lines are left
+    out, because they may contain data."""
     calls = []
     trace = error.__traceback__
     while trace is not None:
@@ -255,7 +250,7 @@ def stack_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback from the application's first call on: the worker's own calls above it say nothing of the error."""
+    """Return the traceback from the application's first call on, without the worker's own calls above it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
         trace = trace.tb_next
@@ -263,7 +258,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
-    """The same without the error's text and stack; its class and the rule remain."""
+    """Return the verdict without the error's text and stack. The error's class and the rule remain."""
     if isinstance(verdict, Drop):
         return Drop("")
     failure = replace(verdict.failure, message="", stack="")
@@ -271,6 +266,6 @@ def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
 
 
 def cut(text: str, limit: int = MESSAGE_BYTES_MAX) -> str:
-    """`text` in at most `limit` bytes of UTF-8, cut between characters; lone surrogates are escaped."""
+    """Return `text` in at most `limit` bytes of UTF-8, cut between characters. Lone surrogates are escaped."""
     raw = text.encode("utf-8", "backslashreplace")
     return raw.decode() if len(raw) <= limit else raw[:limit].decode("utf-8", "ignore")

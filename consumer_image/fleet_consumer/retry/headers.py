@@ -1,14 +1,13 @@
-"""The `kr-` headers of records in managed topics: origin, failures and history.
+"""The `kr-` headers of records in managed topics: origin, failures and retry history.
 
-The names are reserved; values are UTF-8, times decimal milliseconds since the epoch. They replace earlier headers of
-these names, so each hop overwrites the last; every other header passes through unchanged and in order, trace context
-included.
+The names are reserved. Values are UTF-8, times are decimal milliseconds since the epoch. Each retry publish replaces
+the headers of these names. All other headers, including trace context, pass through unchanged and in order.
 
-Anybody who may write to a managed topic can forge them, and bytes can be damaged. So they are read strictly and
-clamped; damage is counted, is no reason to fail a record, and headers never name a target.
+Anybody with write access to a managed topic can forge the headers, and their bytes can be damaged. So they are parsed
+strictly and clamped, and never determine where a record is written. Damage is counted and does not fail the record.
+
+Decisions: docs/decisions/0013-retry-identity.md, docs/decisions/0023-replay-epochs.md.
 """
-
-from __future__ import annotations
 
 import hashlib
 import re
@@ -21,57 +20,56 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Headers, Record
 from fleet_consumer.retry.failure import Failure
 
-_MARK: Final = re.compile(r"fleet-reading=([0-9]{1,19})(?:;id=([0-9a-f]{16})(?:;until=([0-9]{1,19}))?)?")
-READING_ID: Final = re.compile(rb"[0-9a-f]{16}")
+_EPOCH_METADATA: Final = re.compile(r"fleet-replay-epoch=([0-9]{1,19})(?:;id=([0-9a-f]{16})(?:;until=([0-9]{1,19}))?)?")
+REPLAY_EPOCH_ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """One pass over a partition, ended only by an offset reset; without an id it is the first.
+class ReplayEpoch:
+    """One pass over a partition. It ends with an offset reset. The first pass has no id.
 
-    A worker that takes over a partition repeats its predecessor's work since the last commit, so the hops of both are
-    duplicates. After an offset reset the same records fail again, and those hops are new. The commit at which the
-    partition is taken over tells the two apart. Every commit of a worker carries a mark in its metadata; tools that
-    reset offsets write none, and a group whose offsets were deleted has no commit at all. So a commit without our mark
-    begins a reading with a new id, and the mark carries the id from owner to owner. It names its offset, in case a tool
-    moves the offset and keeps the metadata.
+    A new owner of a partition repeats its predecessor's work since the last commit, so the retry publishes of both are
+    duplicates. After an offset reset the same records may fail again, and their retry publishes are new. The commit at
+    the takeover distinguishes the two cases: every commit of a worker carries the replay epoch in its metadata, tools
+    that reset offsets write no such metadata, and deleted offsets leave no commit. So a commit without an epoch begins
+    a replay epoch with a new id, and the metadata carries the id from owner to owner. The metadata repeats the offset,
+    in case a tool moves the offset but keeps the metadata.
 
-    `until` is the partition's end when the reading began: records from there on are read for the first time, and belong
-    to no reading. None: all records belong to it.
+    `until` is the partition's end offset when the epoch began. Later records are read for the first time, so they
+    belong to no epoch. If `until` is None, all records belong to the epoch.
     """
 
     id: str | None = None
     until: int | None = None
 
     def at(self, offset: int) -> str | None:
-        """The reading's id for the record at `offset`."""
         return self.id if self.until is None or offset < self.until else None
 
-    def mark(self, offset: int) -> str:
-        """The mark for the metadata of a commit of `offset`."""
+    def metadata(self, offset: int) -> str:
         known = self.at(offset)
         if known is None:
-            return f"fleet-reading={offset}"
-        return f"fleet-reading={offset};id={known}" + ("" if self.until is None else f";until={self.until}")
+            return f"fleet-replay-epoch={offset}"
+        return f"fleet-replay-epoch={offset};id={known}" + ("" if self.until is None else f";until={self.until}")
 
 
-def continued(committed: OffsetAndMetadata | None) -> Reading | None:
-    """The reading that a commit continues; None if a new one begins.
-
-    Metadata may come from other tools: anything but an exact mark for this offset is ignored.
-    """
+def continued(committed: OffsetAndMetadata | None) -> ReplayEpoch | None:
+    """Return the replay epoch that a commit continues; None if a new epoch begins. Other tools write metadata, too, so
+    anything but an exact match for this commit's offset is ignored."""
     if committed is None:
         return None
     for field in committed.metadata.split(" "):
-        found = _MARK.fullmatch(field)
+        found = _EPOCH_METADATA.fullmatch(field)
         if found is not None and int(found[1]) == committed.offset:
-            return Reading(found[2], None if found[3] is None else int(found[3]))
+            return ReplayEpoch(found[2], None if found[3] is None else int(found[3]))
     return None
 
 
 def carried_on(earlier: str | None, now: str | None) -> str | None:
-    """The reading of a record's next hop, from that of its headers (`earlier`) and of the partition where it was read
-    (`now`). A retry topic that is read again makes new hops, too."""
+    """Return the replay epoch for a record's next retry publish.
+
+    `earlier` is the epoch in the record's headers, `now` that of the partition in which it was read. If both exist, the
+    result is a new id, because a replay of a retry topic also makes new retry publishes.
+    """
     if now is None or earlier is None:
         return earlier if now is None else now
     return hashlib.blake2b(f"{earlier} {now}".encode(), digest_size=8).hexdigest()
@@ -90,7 +88,7 @@ ORIGIN_TOPIC: Final = "kr-origin-topic"
 ORIGIN_PARTITION: Final = "kr-origin-partition"
 ORIGIN_OFFSET: Final = "kr-origin-offset"
 ORIGIN_TIMESTAMP: Final = "kr-origin-timestamp"
-READING: Final = "kr-reading"
+REPLAY_EPOCH: Final = "kr-replay-epoch"
 ERROR_CLASS: Final = "kr-error-class"
 ERROR_CODE: Final = "kr-error-code"
 ERROR_MESSAGE: Final = "kr-error-message"
@@ -109,15 +107,15 @@ SPRING_CLASS: Final = f"{SPRING_PREFIX}exception-fqcn"
 SPRING_MESSAGE: Final = f"{SPRING_PREFIX}exception-message"
 
 DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE, ERROR_STACK, SPRING_CLASS, SPRING_MESSAGE})
-"""The headers whose size depends on the handler; omitted if a record would be too large for its topic."""
+"""Headers whose size depends on the handler. They are left out if the record would be too large for its topic."""
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
 PARTITION_MAX: Final = 2**31 - 1
 REDRIVES_MAX: Final = 1_000
-"""A larger count is forged: no Redrive moves a record that often."""
+"""Maximum number of redrives in a header. A larger number counts as damage, because it must be forged."""
 SKEW_MS: Final = 60_000
-"""Longest time in the future that clock skew explains; a later one is damage."""
+"""Tolerated clock skew in milliseconds. A time further in the future counts as damage."""
 
 _NUMBER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
@@ -130,7 +128,7 @@ Values = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The first place of a record; `timestamp` in milliseconds since the epoch, negative if it had none."""
+    """Source coordinates of a record. `timestamp` is in milliseconds since the epoch, negative if there is none."""
 
     topic: str
     partition: int
@@ -139,12 +137,11 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """A record's history from its headers, as far as they are valid.
+class RetryHistory:
+    """A record's retry history, from its valid headers.
 
-    `attempt` is the number of this delivery, from 0. `policy` is the revision that it follows, None: the newest.
-    `reading` identifies its reading (`retry.reading`), None: none was recorded. `damaged`: some header of ours was
-    invalid; the rest is used all the same.
+    `attempt` is the number of this delivery, from 0. `policy` is the revision that the record follows, None for the
+    newest. `damaged` is true if any of our headers was invalid.
     """
 
     origin: Origin
@@ -155,19 +152,17 @@ class Story:
     redrive_count: int = 0
     redriven_at: int | None = None
     damaged: bool = False
-    reading: str | None = None
+    replay_epoch: str | None = None
 
 
-def read(record: Record, *, now_ms: int) -> Story:
-    """The story of a record read from a managed topic.
-
-    Without a valid origin, the origin is where the record was read. Never raises.
-    """
+def read(record: Record, *, now_ms: int) -> RetryHistory:
+    """Read the retry history of a record of a managed topic from its headers. Never raises. Without a valid origin in
+    the headers, the origin is the place where the record was read."""
     parser = _HeaderParser(record.headers, now_ms)
     if ATTEMPT not in parser.values:
-        parser.damaged = True  # every record that we write to a managed topic has one
+        parser.damaged = True  # workers write this header in every record
     origin = parser.origin()
-    return Story(
+    return RetryHistory(
         origin=origin if origin is not None else _here(record),
         attempt=parser.number(ATTEMPT, 0, NUMBER_MAX) or 0,
         first_failed_at=parser.time(FIRST_FAILED_AT),
@@ -175,24 +170,24 @@ def read(record: Record, *, now_ms: int) -> Story:
         redrive_id=parser.text(REDRIVE_ID, _REDRIVE_ID),
         redrive_count=parser.number(REDRIVE_COUNT, 0, REDRIVES_MAX) or 0,
         redriven_at=parser.time(REDRIVEN_AT),
-        reading=parser.text(READING, READING_ID),
+        replay_epoch=parser.text(REPLAY_EPOCH, REPLAY_EPOCH_ID),
         damaged=parser.damaged,
     )
 
 
-def clamped(story: Story, policies: Policies) -> Story:
-    """The story with its attempt limited to the sequence of the record's revision.
+def clamped(history: RetryHistory, policies: Policies) -> RetryHistory:
+    """Return the retry history with its attempt limited to the sequence of the record's policy revision.
 
-    Under another revision than its own a record may be past the end; under its own that is damage.
+    A larger attempt counts as damage, unless the revision is unknown and another revision is used.
     """
-    policy, known = policies.of(story.policy)
+    policy, known = policies.find_revision(history.policy)
     last = len(policy.sequence)
-    return story if story.attempt <= last else replace(story, attempt=last, damaged=story.damaged or known)
+    return history if history.attempt <= last else replace(history, attempt=last, damaged=history.damaged or known)
 
 
-def first_story(record: Record) -> Story:
-    """The story of a record read from a source topic, whose headers are not ours whatever their names."""
-    return Story(_here(record), record.attempt, record.first_failed_at)
+def first_history(record: Record) -> RetryHistory:
+    """Return the retry history of a record from a source topic, whose `kr-` headers are ignored."""
+    return RetryHistory(_here(record), record.attempt, record.first_failed_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +198,14 @@ class FailedDelivery:
     failure: Failure
     group_id: str
     now_ms: int
-    story: Story
+    history: RetryHistory
 
 
-def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> HeaderList:
-    """The headers of a failed record's copy in a retry topic, its next attempt: its own, then ours.
-
-    `kr-not-before` is an estimate for people; the append time decides.
-    """
+def retry_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> HeaderList:
+    """Return the headers of a failed record's copy in a retry topic: the record's own headers, then ours.
+    `kr-not-before` is an estimate for people; the due time follows from the append time."""
     values = {
-        ATTEMPT: delivery.story.attempt + 1,
+        ATTEMPT: delivery.history.attempt + 1,
         NOT_BEFORE: delivery.now_ms + delay_s * 1000,
         DELAY_MS: delay_s * 1000,
         POLICY: policy.label,
@@ -222,13 +215,11 @@ def hop_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> He
 
 
 def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> HeaderList:
-    """The headers of a failed record's copy in the failed topic: its own, then ours.
-
-    A record that failed before keeps the time of its first failure. Without a policy it never had an attempt left.
-    """
+    """Return the headers of a failed record's copy in the failed topic: the record's own headers, then ours. A record
+    that failed before keeps the time of its first failure."""
     failure = delivery.failure
     values = {
-        ATTEMPT: delivery.story.attempt,
+        ATTEMPT: delivery.history.attempt,
         POLICY: None if policy is None else policy.label,
         **_failure_values(delivery),
         REASON: failure.reason.value,
@@ -237,18 +228,18 @@ def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> He
     kept, extra = foreign_headers(delivery.record.headers), HeaderList()
     if policy is not None and policy.header_profile is HeaderProfile.SPRING:
         details = (_bytes(text) for text in (failure.error_class, failure.message, delivery.group_id))
-        extra = spring_aliases(delivery.story.origin, *details)
+        extra = spring_aliases(delivery.history.origin, *details)
         replaced = {name for name, _ in extra}
         kept = [(name, value) for name, value in kept if name not in replaced]
     return kept + _encoded(values) + extra
 
 
 def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: bytes) -> HeaderList:
-    """The headers of Spring for Apache Kafka for a dead-lettered record, aliases that user interfaces look for.
+    """Return Spring for Apache Kafka's headers of a dead-lettered record, for user interfaces that need them.
 
-    They are on the failed topic only, and never read by us. Text is UTF-8; numbers are big-endian, a partition has 4
-    bytes, offset and time have 8. Source: `DeadLetterPublishingRecoverer` and `KafkaHeaders` of spring-kafka 3.
-    Spring's timestamp type is missing, because a record does not contain its own.
+    They are set in the failed topic only, and never read by us. Text is UTF-8. Numbers are big-endian: 4 bytes for the
+    partition, 8 for offset and time. Source: `DeadLetterPublishingRecoverer` and `KafkaHeaders` of spring-kafka 3.
+    Spring's header for the timestamp type is left out, because a record does not contain its own type.
     """
     return [
         (f"{SPRING_PREFIX}original-topic", origin.topic.encode()),
@@ -261,77 +252,80 @@ def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: by
     ]
 
 
-def redriven_headers(headers: Headers, story: Story, *, redrive_id: str, source: str, now_ms: int) -> HeaderList:
-    """The headers of a failed record's copy in the redrive topic: attempt 0 and one more redrive.
+def redriven_headers(
+    headers: Headers, history: RetryHistory, *, redrive_id: str, source: str, now_ms: int
+) -> HeaderList:
+    """Return the headers of a failed record's copy in the redrive topic: attempt 0, one more redrive, the same origin
+    and time of the first failure.
 
-    `source` is its place in the failed topic (`partition:offset`). The headers of its retries are dropped, so that it
-    has all its attempts again, under the newest policy; its origin and its first failure stay.
+    `source` is the record's place in the failed topic (`partition:offset`). Headers of earlier retries are dropped, so
+    that the record has all attempts again, under the newest policy.
     """
     values = {
         ATTEMPT: 0,
-        **_origin(story),
-        FIRST_FAILED_AT: story.first_failed_at,
+        **_origin(history),
+        FIRST_FAILED_AT: history.first_failed_at,
         REDRIVE_ID: redrive_id,
-        REDRIVE_COUNT: story.redrive_count + 1,
+        REDRIVE_COUNT: history.redrive_count + 1,
         REDRIVEN_AT: now_ms,
         REDRIVE_SOURCE: source,
     }
     ours = last_values(headers)
     group = ours.get(GROUP)
-    # With our values the headers of the Spring profile are ours as well.
-    aliases = spring_aliases(story.origin, *(ours.get(name) or b"" for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP)))
+    # Headers of the Spring profile are dropped as well if their values are ours.
+    aliases = spring_aliases(history.origin, *(ours.get(name) or b"" for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP)))
     kept = [header for header in foreign_headers(headers) if header not in aliases]
     return kept + ([(GROUP, group)] if group is not None else []) + _encoded(values)
 
 
-def origin_headers(story: Story, values: Values) -> HeaderList:
-    """The headers of a record's origin and these further values of ours, as a Backfill's outputs carry them."""
-    return _encoded({**_origin(story), **values})
+def origin_headers(history: RetryHistory, values: Values) -> HeaderList:
+    """Return headers with a record's origin and with `values`, for a Backfill's outputs."""
+    return _encoded({**_origin(history), **values})
 
 
 def without_details(headers: Headers) -> HeaderList:
-    """The headers without the error's class, rule, text and stack, for a record that is too large with them."""
+    """Return the headers without the error's class, rule, text and stack, for a record that would be too large."""
     return [(name, value) for name, value in headers if name not in DETAILS]
 
 
 def foreign_headers(headers: Headers) -> HeaderList:
-    """The headers that are not ours, in order, with their duplicates."""
+    """Return the headers that are not ours, in order, including duplicates."""
     return [(name, value) for name, value in headers if not name.startswith(HEADER_PREFIX)]
 
 
 def last_values(headers: Headers) -> dict[str, bytes | None]:
-    """Our headers; of several with one name, the last."""
+    """Return our headers, keyed by name. If a name occurs several times, the last header counts."""
     return {name: value for name, value in headers if name.startswith(HEADER_PREFIX)}
 
 
 def _failure_values(delivery: FailedDelivery) -> Values:
-    story, failure = delivery.story, delivery.failure
+    history, failure = delivery.history, delivery.failure
     return {
-        FIRST_FAILED_AT: story.first_failed_at if story.first_failed_at is not None else delivery.now_ms,
+        FIRST_FAILED_AT: history.first_failed_at if history.first_failed_at is not None else delivery.now_ms,
         FAILED_AT: delivery.now_ms,
         GROUP: delivery.group_id,
-        **_origin(story),
-        REDRIVE_ID: story.redrive_id,
-        REDRIVE_COUNT: story.redrive_count or None,
-        REDRIVEN_AT: story.redriven_at,
+        **_origin(history),
+        REDRIVE_ID: history.redrive_id,
+        REDRIVE_COUNT: history.redrive_count or None,
+        REDRIVEN_AT: history.redriven_at,
         ERROR_CLASS: failure.error_class,
         ERROR_MESSAGE: failure.message,
         ERROR_CODE: failure.rule or None,
     }
 
 
-def _origin(story: Story) -> Values:
+def _origin(history: RetryHistory) -> Values:
     return {
-        ORIGIN_TOPIC: story.origin.topic,
-        ORIGIN_PARTITION: story.origin.partition,
-        ORIGIN_OFFSET: story.origin.offset,
-        ORIGIN_TIMESTAMP: story.origin.timestamp,
-        READING: story.reading,
+        ORIGIN_TOPIC: history.origin.topic,
+        ORIGIN_PARTITION: history.origin.partition,
+        ORIGIN_OFFSET: history.origin.offset,
+        ORIGIN_TIMESTAMP: history.origin.timestamp,
+        REPLAY_EPOCH: history.replay_epoch,
     }
 
 
 def _encoded(values: Values) -> HeaderList:
-    """The headers of these values; None for a header that is left out."""
+    """Return headers for all values except None."""
     return [(name, _bytes(str(value))) for name, value in values.items() if value is not None]
 
 
@@ -344,7 +338,7 @@ def _here(record: Record) -> Origin:
 
 
 class _HeaderParser:
-    """A parser of one record's `kr-` headers; `damaged` turns true if one is invalid."""
+    """Parses one record's `kr-` headers. `damaged` becomes true if one of them is invalid."""
 
     def __init__(self, headers: Headers, now_ms: int) -> None:
         self.values = last_values(headers)
@@ -352,7 +346,7 @@ class _HeaderParser:
         self._now_ms = now_ms
 
     def number(self, name: str, least: int, most: int) -> int | None:
-        """The number, clamped to `most`; None if absent or invalid."""
+        """Return the header's number, clamped to `most`; None if absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None
@@ -361,12 +355,12 @@ class _HeaderParser:
         return None if number is None or number < least else min(number, most)
 
     def time(self, name: str) -> int | None:
-        """The time, at most now; clock skew is tolerated."""
+        """Return the header's time in milliseconds, clamped to now; None if absent or invalid."""
         time = self.number(name, 0, self._now_ms + SKEW_MS)
         return None if time is None else min(time, self._now_ms)
 
     def origin(self) -> Origin | None:
-        """The complete origin or None: half of it would point to another record."""
+        """Return the origin; None unless topic, partition and offset are all valid."""
         topic = self.text(ORIGIN_TOPIC, _TOPIC)
         partition = self.number(ORIGIN_PARTITION, 0, PARTITION_MAX)
         offset = self.number(ORIGIN_OFFSET, 0, NUMBER_MAX)
@@ -377,7 +371,7 @@ class _HeaderParser:
         return Origin(topic, partition, offset, -1 if timestamp is None else timestamp)
 
     def text(self, name: str, pattern: re.Pattern[bytes]) -> str | None:
-        """The text, or the pattern's group in it; None if absent or invalid."""
+        """Return the header's text, or the part of it that the pattern's group matches; None if absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None

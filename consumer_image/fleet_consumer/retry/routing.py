@@ -1,10 +1,9 @@
-"""Destination of a failed record: a retry topic, the failed topic, or none; and records as read from these topics.
+"""Destination of a failed record (retry topic, failed topic or none), and the handler's view of records of managed
+topics.
 
 Targets come from the policy and the group, never from a record's headers. Pure: the worker writes the record, and
-commits nothing of it before that is acknowledged.
+commits its offset only after the acknowledgement.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import zlib
@@ -18,39 +17,40 @@ from fleet_consumer.retry.headers import (
     FailedDelivery,
     HeaderList,
     Origin,
-    Story,
+    RetryHistory,
     failed_headers,
-    first_story,
+    first_history,
     foreign_headers,
-    hop_headers,
+    retry_headers,
 )
 
 
 @dataclass(slots=True)
 class RetriedRecord(Record):
-    """A `Record` with its origin's coordinates. `delivery` is where it was read; `story` comes from its headers.
+    """A `Record` with its origin's coordinates. `delivery` says where it was read, `history` is its retry history.
 
-    Handlers see the same topic, partition, offset, timestamp, key, value and headers in every delivery, so that
-    idempotency keys, event times and forwarded headers stay valid.
+    Handlers get the same coordinates, timestamp, key, value and headers in every delivery, so that idempotency keys,
+    event times and forwarded headers stay valid.
     """
 
     delivery: Delivery = field(kw_only=True)
-    story: Story = field(kw_only=True)
+    history: RetryHistory = field(kw_only=True)
 
 
 @dataclass(slots=True)
 class SourceRecord(Record):
-    """A failed `Record` of a source topic, with its reading."""
+    """A failed `Record` of a source topic, with its replay epoch."""
 
-    story: Story = field(kw_only=True)
+    history: RetryHistory = field(kw_only=True)
 
 
-def retried(record: Record, story: Story) -> RetriedRecord:
-    """The record as handed to a handler, from one read from a managed topic.
+def retried(record: Record, history: RetryHistory) -> RetriedRecord:
+    """Return the record for the handler, made from a record of a managed topic.
 
-    `leader_epoch` stays that of the partition that was read, because it goes with the offset that is committed there.
+    `leader_epoch` stays that of the managed topic's partition, because it belongs to the offset that is committed
+    there.
     """
-    origin = story.origin
+    origin = history.origin
     return RetriedRecord(
         origin.topic,
         origin.partition,
@@ -60,29 +60,28 @@ def retried(record: Record, story: Story) -> RetriedRecord:
         record.value,
         foreign_headers(record.headers),
         record.leader_epoch,
-        story.attempt,
-        story.first_failed_at,
-        delivery=Delivery(record.topic, record.partition, record.offset, record.timestamp, story.attempt),
-        story=story,
+        history.attempt,
+        history.first_failed_at,
+        delivery=Delivery(record.topic, record.partition, record.offset, record.timestamp, history.attempt),
+        history=history,
     )
 
 
-def story_of(record: Record) -> Story:
-    """A record's story, whichever topic it was read from."""
-    return record.story if isinstance(record, (RetriedRecord, SourceRecord)) else first_story(record)
+def history_of(record: Record) -> RetryHistory:
+    return record.history if isinstance(record, (RetriedRecord, SourceRecord)) else first_history(record)
 
 
-def with_story(record: Record, story: Story) -> Record:
-    """The record with another story. Its class may change, so it must not be passed to a handler."""
+def with_history(record: Record, history: RetryHistory) -> Record:
+    """Return the record with another retry history. The record's class may change, so a handler must not get it."""
     if isinstance(record, (RetriedRecord, SourceRecord)):
-        return dataclasses.replace(record, story=story)
+        return dataclasses.replace(record, history=history)
     values = (getattr(record, each.name) for each in dataclasses.fields(Record))
-    return SourceRecord(*values, story=story)
+    return SourceRecord(*values, history=history)
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
-    """The record waits for attempt `attempt` in `topic`; `failure` is used if it cannot be written there."""
+class ToRetry:
+    """The record is written to `topic` for attempt `attempt`. `failure` is used if it cannot be written there."""
 
     topic: str
     delay_s: int
@@ -100,53 +99,52 @@ class ToFailed:
 
 def route(
     record: Record, verdict: Retry | Failure | Drop, policy: Policy | None, *, group_id: str, now_ms: int
-) -> Hop | ToFailed | Drop:
-    """Route `record`, which failed at `now_ms`, by the policy revision that it follows; without a policy no retries.
+) -> ToRetry | ToFailed | Drop:
+    """Route a record that failed at `now_ms` by the policy revision that it follows. Without a policy it is not
+    retried.
 
-    Attempt k is the k-th delivery after the first. When it fails, the record waits for the k-th delay of the sequence
-    (from 0), or is exhausted when there is none or its total time is over.
+    Attempt k is the k-th delivery after the first. After the failure of attempt k, the record waits for delay k of the
+    sequence (counted from 0). If the sequence has no such delay, or the record's total time is over, the record is
+    exhausted.
     """
-    story = story_of(record)
+    history = history_of(record)
     if isinstance(verdict, Drop):
         return verdict
     failure = verdict.failure
-    delivery = FailedDelivery(record, failure, group_id, now_ms, story)
+    delivery = FailedDelivery(record, failure, group_id, now_ms, history)
     if isinstance(verdict, Retry) and policy is not None:
-        delay_s = next_delay(policy, story, verdict.after_s, now_ms)
+        delay_s = next_delay(policy, history, verdict.after_s, now_ms)
         if delay_s is not None:
             topic = retry_topic(group_id, canonical_delay(delay_s))
-            headers = hop_headers(delivery, policy, delay_s=delay_s)
-            return Hop(topic, delay_s, story.attempt + 1, headers, failure)
+            headers = retry_headers(delivery, policy, delay_s=delay_s)
+            return ToRetry(topic, delay_s, history.attempt + 1, headers, failure)
     return ToFailed(failed_topic(group_id), failure, failed_headers(delivery, policy))
 
 
-def next_delay(policy: Policy, story: Story, after_s: float | None, now_ms: int) -> int | None:
-    """The seconds of the record's next wait; None if it is exhausted.
+def next_delay(policy: Policy, history: RetryHistory, after_s: float | None, now_ms: int) -> int | None:
+    """Return the record's next delay in seconds; None if it is exhausted.
 
-    A requested wait takes the shortest delay that is long enough, or else the longest; it uses up an attempt like any
-    other.
+    A delay that the handler requested is rounded up to a delay of the sequence, or down to its longest delay. It uses
+    up an attempt as well.
     """
-    if story.attempt >= len(policy.sequence) or _out_of_time(policy, story, now_ms):
+    if history.attempt >= len(policy.sequence) or _out_of_time(policy, history, now_ms):
         return None
     if after_s is None:
-        return policy.sequence[story.attempt]
+        return policy.sequence[history.attempt]
     return min((delay for delay in policy.sequence if delay >= after_s), default=max(policy.sequence))
 
 
-def _out_of_time(policy: Policy, story: Story, now_ms: int) -> bool:
-    """True if the total time is over. A redrive restarts it, or no old record could be redriven."""
+def _out_of_time(policy: Policy, history: RetryHistory, now_ms: int) -> bool:
+    """Return True if the total time is over. A redrive restarts it; otherwise old records could not be redriven."""
     if policy.max_total_s is None:
         return False
-    began = max(story.first_failed_at if story.first_failed_at is not None else now_ms, story.redriven_at or 0)
+    began = max(history.first_failed_at if history.first_failed_at is not None else now_ms, history.redriven_at or 0)
     return now_ms - began >= policy.max_total_s * 1000
 
 
 def partition_of(key: bytes | None, origin: Origin, partitions: int) -> int | None:
-    """The partition of a managed topic for a record; None: by its key, as the producer does for every topic.
-
-    Records without a key are spread by their origin, so that all copies of a hop land in the partition that detects
-    duplicates.
-    """
+    """Return the partition of a managed topic for a record; None lets the producer choose it by the key. Records
+    without a key are spread by their origin, so that the reader of one partition sees all copies of a retry publish."""
     if key is not None:
         return None
     return zlib.crc32(f"{origin.topic}\0{origin.partition}\0{origin.offset}".encode()) % partitions

@@ -1,68 +1,66 @@
-"""Suppression of duplicate hops: each attempt of a record is handled once per partition of a retry topic.
+"""Suppression of duplicate retry publishes: each attempt of a record is handled once per partition of a retry topic.
 
-A worker that dies between the acknowledgement of a hop and its commit leaves a hop that its successor writes again.
-Both copies would run through all remaining attempts. They have the same identity and lie in the same partition, so the
-reader of that partition remembers identities, and skips a copy at a larger offset.
+If a worker dies after a retry publish was acknowledged and before its commit, its successor writes the same publish
+again, and both copies would run through all remaining attempts. The copies have the same identity and are in the same
+partition. So the reader of that partition remembers identities and skips a copy at a larger offset.
 
-The memory is a window. It ends with the assignment, and begins with the records just before the committed offset.
-Pure. One thread uses it.
+The memory is a window. At a new assignment it is filled with the records just before the committed offset. Pure, not
+thread-safe.
+
+Decision: docs/decisions/0013-retry-identity.md.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections import deque
 from typing import Final, NamedTuple
 
-from fleet_consumer.retry.headers import Origin, Story
+from fleet_consumer.retry.headers import Origin, RetryHistory
 
 REBUILD_RECORDS: Final = 1_000
-"""Offsets before the committed one that are read again after an assignment: a fraction of a second's reading."""
+"""Number of offsets before the committed one that are read again after an assignment, in a fraction of a second."""
 
 WINDOW_RECORDS: Final = 10_000
-"""The number of records remembered per partition. A dead worker's hops are repeated when its session has ended, while
-others go on writing; about 4 MiB for each partition as busy as that."""
+"""Number of records remembered per partition, about 4 MiB. The window must be this large because a successor repeats
+publishes only after the dead worker's session timeout, and other workers write to the partition in between."""
 
 
 class RecordIdentity(NamedTuple):
-    """The identity shared by copies of one hop.
+    """The identity that the copies of one retry publish share.
 
-    It includes the digest of key and value because headers can be forged: a record that claims another's origin and
-    attempt must not suppress that one. It includes the reading because a record that fails again after an offset reset
-    is no copy (`retry.reading`).
+    It includes a digest of key and value because headers can be forged: a record that claims the origin and attempt of
+    another record must not suppress that record. It includes the replay epoch because a failure after an offset reset
+    is not a copy (`retry.headers.ReplayEpoch`). `attempt` is not clamped, because clamping would make two attempts look
+    the same.
     """
 
     origin: Origin
     attempt: int
     redrive_count: int
-    reading: str | None
+    replay_epoch: str | None
     digest: bytes
 
 
-def identity(story: Story, key: bytes | None, value: bytes | None) -> RecordIdentity:
-    """The identity of a record with this story, and these bytes as they were read."""
+def identity(history: RetryHistory, key: bytes | None, value: bytes | None) -> RecordIdentity:
+    """Return the identity of a record, from its retry history and from its key and value before decoding."""
     digest = hashlib.blake2b(digest_size=8)
     for part in (key, value):
-        # Lengths, so that bytes cannot move from key to value; -1 for what is null and not empty.
+        # The lengths separate key from value, and -1 distinguishes null from empty.
         digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
         digest.update(part or b"")
-    return RecordIdentity(story.origin, story.attempt, story.redrive_count, story.reading, digest.digest())
+    return RecordIdentity(history.origin, history.attempt, history.redrive_count, history.replay_epoch, digest.digest())
 
 
 class Window:
+    """The identities of the last `size` records of one partition of a retry topic."""
+
     def __init__(self, size: int = WINDOW_RECORDS) -> None:
         self._size = size
         self._first_seen: dict[RecordIdentity, int] = {}
         self._order: deque[RecordIdentity] = deque()
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def duplicate(self, identity: RecordIdentity, offset: int) -> bool:
-        """Note the record at `offset`; True if a copy of it was seen at a smaller offset.
-
-        The same record read again, because its partition was paused, is no copy.
-        """
+        """Remember the record at `offset`. Returns True if a copy of it was seen at a smaller offset. The same record,
+        read again after a pause of its partition, is not a copy."""
         first = self._first_seen.get(identity)
         if first is not None and first <= offset:
             return first < offset

@@ -1,5 +1,5 @@
-"""Kafka's wire protocol: one module for the requests of each subject.
+"""Kafka's wire protocol, with one module per subject of requests.
 
-Messages are frozen dataclasses; field names are those of Kafka's schemas in snake case. Error codes stay plain
-numbers (see `errors`). No I/O. Bytes from a peer never raise anything but MalformedMessage.
+Messages are frozen dataclasses; field names are those of Kafka's schemas in snake case. Error codes stay plain numbers
+(see `errors`). No I/O. Decoding a peer's bytes raises only MalformedMessage.
 """

@@ -1,12 +1,10 @@
 """Requests that administer topics and settings.
 
-CreateTopics (key 19): creates topics, or only validates that they could be created. DeleteTopics (20): deletes topics
-with their records, by name; from version 6 on by id as well. CreatePartitions (37): increases the partitions of topics;
-they cannot be decreased. DescribeConfigs (32): settings of brokers and topics, with the source of each value.
-IncrementalAlterConfigs (44): changes some settings of a resource, leaving the others (KIP-339).
+CreateTopics (key 19): creates topics, or only validates the request. DeleteTopics (20): deletes topics by name; from
+version 6 on also by id. CreatePartitions (37): increases the number of partitions of topics, which cannot decrease.
+DescribeConfigs (32): settings of brokers and topics, with the source of each value. IncrementalAlterConfigs (44):
+changes some settings of a resource and leaves the others (KIP-339).
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
@@ -29,8 +27,6 @@ from fleet_consumer.wire.schema import (
 
 
 class CreatableTopicConfigs(Structure):
-    """One setting of the created topic."""
-
     name: str = string()
     value: str | None = string(nullable_since=0)
     read_only: bool = boolean()
@@ -57,7 +53,7 @@ class CreateTopicsResponse(Response, api_key=19, versions=(2, 7), flexible_from=
 
 
 class CreatableReplicaAssignment(Structure):
-    """The replicas of one partition, placed by hand."""
+    """Manually placed replicas of one partition."""
 
     partition_index: int = int32()
     broker_ids: tuple[int, ...] = array(INT32)
@@ -69,7 +65,7 @@ class CreatableTopicConfig(Structure):
 
 
 class CreatableTopic(Structure):
-    """One topic; -1 partitions or replicas take the broker's default (KIP-464)."""
+    """A topic to create; -1 partitions or replicas means the broker's default (KIP-464)."""
 
     name: str = string()
     num_partitions: int = int32()
@@ -79,7 +75,7 @@ class CreatableTopic(Structure):
 
 
 class CreateTopicsRequest(Request[CreateTopicsResponse]):
-    """`timeout_ms`: how long the broker may wait for the controller."""
+    """`timeout_ms` limits the broker's wait for the controller."""
 
     topics: tuple[CreatableTopic, ...] = array(CreatableTopic)
     timeout_ms: int = int32(default=60000)
@@ -87,7 +83,7 @@ class CreateTopicsRequest(Request[CreateTopicsResponse]):
 
 
 class DeletableTopicResult(Structure):
-    """The result for one topic; `name` is None if the request gave only an unknown id."""
+    """A topic's result; `name` is None if the request had only an unknown id."""
 
     name: str | None = string(nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID, ignorable=True)
@@ -101,14 +97,14 @@ class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible_from=
 
 
 class DeleteTopicState(Structure):
-    """A topic, from version 6 on: its name, or its id with the name None."""
+    """A topic to delete, in requests from version 6 on: either its name, or its id with None as the name."""
 
     name: str | None = string(since=6, default=None, nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID)
 
 
 class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
-    """`topic_names` up to version 5, then `topics`, which all brokers since Kafka 2.8 understand."""
+    """Versions up to 5 use `topic_names`; versions from 6 on use `topics` (all brokers since Kafka 2.8)."""
 
     topics: tuple[DeleteTopicState, ...] = array(DeleteTopicState, since=6, default=())
     topic_names: tuple[str, ...] = array(STRING, until=5, default=(), ignorable=True)
@@ -127,13 +123,13 @@ class CreatePartitionsResponse(Response, api_key=37, versions=(0, 3), flexible_f
 
 
 class CreatePartitionsAssignment(Structure):
-    """The replicas of one new partition, placed by hand."""
+    """Manually placed replicas of one new partition."""
 
     broker_ids: tuple[int, ...] = array(INT32)
 
 
 class CreatePartitionsTopic(Structure):
-    """One topic and its new number of partitions; `assignments` None lets the brokers place them."""
+    """A topic and its new number of partitions. If `assignments` is None, the brokers place the new replicas."""
 
     name: str = string()
     count: int = int32()
@@ -143,7 +139,7 @@ class CreatePartitionsTopic(Structure):
 
 
 class CreatePartitionsRequest(Request[CreatePartitionsResponse]):
-    """`timeout_ms`: how long the broker may wait for the controller."""
+    """`timeout_ms` limits the broker's wait for the controller."""
 
     topics: tuple[CreatePartitionsTopic, ...] = array(CreatePartitionsTopic)
     timeout_ms: int = int32()
@@ -156,7 +152,7 @@ BROKER_RESOURCE: Final = 4
 
 
 class DescribeConfigsSynonym(Structure):
-    """Another source of the value, in order of precedence."""
+    """One source of a setting's value. Sources are listed in order of precedence."""
 
     name: str = string()
     value: str | None = string(nullable_since=0)
@@ -164,7 +160,7 @@ class DescribeConfigsSynonym(Structure):
 
 
 class DescribeConfigsResourceResult(Structure):
-    """One setting; `value` is None when it is sensitive."""
+    """A setting; `value` is None if it is sensitive."""
 
     name: str = string()
     value: str | None = string(nullable_since=0)
@@ -190,7 +186,7 @@ class DescribeConfigsResponse(Response, api_key=32, versions=(1, 4), flexible_fr
 
 
 class DescribeConfigsResource(Structure):
-    """One resource; `configuration_keys` None requests all its settings."""
+    """A resource. If `configuration_keys` is None, all settings of the resource are requested."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -198,8 +194,6 @@ class DescribeConfigsResource(Structure):
 
 
 class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
-    """Requests settings of resources."""
-
     resources: tuple[DescribeConfigsResource, ...] = array(DescribeConfigsResource)
     include_synonyms: bool = boolean(default=False)
     include_documentation: bool = boolean(since=3, default=False)
@@ -207,7 +201,7 @@ class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
 
 SET: Final = 0
 DELETE: Final = 1
-"""Values of `config_operation` (Kafka's AlterConfigOp.OpType); the others are for settings that are lists."""
+"""Values of `config_operation` (Kafka's AlterConfigOp.OpType). Those for list settings are left out."""
 
 
 class AlterConfigsResourceResponse(Structure):
@@ -223,7 +217,7 @@ class IncrementalAlterConfigsResponse(Response, api_key=44, versions=(0, 1), fle
 
 
 class AlterableConfig(Structure):
-    """One change; `value` is None with DELETE, which restores the default."""
+    """A change to one setting. `value` is None for DELETE, which restores the default."""
 
     name: str = string()
     config_operation: int = int8()
@@ -231,7 +225,7 @@ class AlterableConfig(Structure):
 
 
 class AlterConfigsResource(Structure):
-    """The changes of one resource (resource types as in DescribeConfigs)."""
+    """The changes to one resource; `resource_type` has the same values as in DescribeConfigs."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -239,14 +233,14 @@ class AlterConfigsResource(Structure):
 
 
 class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
-    """Changes of any number of resources; each resource is changed atomically."""
+    """Each resource is changed atomically."""
 
     resources: tuple[AlterConfigsResource, ...] = array(AlterConfigsResource)
     validate_only: bool = boolean(default=False)
 
 
 def set_topics(settings: Mapping[str, Mapping[str, str]]) -> IncrementalAlterConfigsRequest:
-    """The request that sets these values on topics, by topic and setting."""
+    """Build the request that sets topic settings; `settings` has the values, keyed by topic and setting."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(

@@ -1,10 +1,8 @@
 """Readers and writers of declared messages, compiled once per class and version.
 
-Neighbouring numbers are fused into one `struct` call, which is most of the speed. Unknown tagged fields are skipped,
-so that responses of newer brokers can be read (KIP-482); any other trailing bytes are an error.
+Adjacent numbers share one `struct` call, which gives most of the speed. Unknown tagged fields are skipped, so that
+responses of newer brokers can be read (KIP-482); any other trailing bytes are an error.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import struct
@@ -20,18 +18,15 @@ from fleet_consumer.wire.primitives import Reader, Writer
 from fleet_consumer.wire.schema import FieldSpec, Kind, fields_of
 
 ReadStep = Callable[[bytes, int, list[Any]], int]
-"""Reads some fields at a position, appends their values, returns the position after them."""
+"""Reads some fields at a position, appends their values and returns the next position."""
 
 WriteStep = Callable[[bytearray, Any], None]
 """Appends some fields of a structure."""
 
 
 def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> tuple[Any, int]:
-    """Read one structure from the start of `data`; returns it and the position after it.
-
-    `units` bounds the elements of all its arrays together (`primitives.allowance`).
-    Raises MalformedMessage only, whatever the data.
-    """
+    """Read one structure from the start of `data`. Returns it and the next position. `units` limits the elements of all
+    its arrays together (`primitives.allowance`). Raises only MalformedMessage."""
     try:
         with primitives.allowance(units):
             return structure_reader(cls, version, flexible)(data, 0)
@@ -44,7 +39,7 @@ def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> t
 
 
 def encode(message: Any, version: int, flexible: bool) -> bytes:
-    """Write one structure. Raises UnencodableMessage when this version cannot carry it."""
+    """Encode one structure. Raises UnencodableMessage if this version cannot carry it."""
     out = bytearray()
     cls: Any = type(message)
     try:
@@ -64,7 +59,7 @@ def structure_reader(cls: Any, version: int, flexible: bool) -> Reader:
         for name, spec, _ in fields_of(cls)
         if spec.tag is not None and spec.exists_in(version)
     }
-    # The slots are filled directly, because the initializer of a frozen dataclass takes three times as long.
+    # Slots are set directly, because the initializer of a frozen dataclass takes three times as long.
     stores = {name: getattr(cls, name).__set__ for name, _, _ in fields_of(cls)}
     read_stores = [stores[name] for name in names]
     defaults = [(stores[name], default) for name, _, default in fields_of(cls) if name not in names]
@@ -190,7 +185,8 @@ def _field_write_step(name: str, write: Writer) -> WriteStep:
 
 
 def _refuse_step(name: str, default: Any, spec: FieldSpec) -> WriteStep:
-    """Refuse a value that this version cannot carry: dropped silently, a static member would join as a dynamic one."""
+    """Return a step that refuses a value which this version cannot carry. If the value were dropped instead, a static
+    member, for example, would become a dynamic member."""
     if default is dataclasses.MISSING:
         raise TypeError(f"field {name} is not in every version, so it needs a default")
     get = attrgetter(name)

@@ -1,16 +1,14 @@
-"""The headers before every message, and the requests that open a connection.
+"""Message headers, and the requests that are sent when a connection opens.
 
-A header's form depends on whether the message is flexible (KIP-482), with two exceptions: the client id always has the
-old string encoding, and an ApiVersions response always has the old header, because it is read before the broker's
-versions are known.
+A header's form depends on whether the message is flexible (KIP-482), with two exceptions. The client id always has the
+old string encoding. An ApiVersions response always has the old header, because it is read before the broker's versions
+are known.
 
 ApiVersions (key 18): the APIs and versions of a broker; the first request on every connection. A broker that does not
 know the requested version answers in version 0 with UNSUPPORTED_VERSION (KIP-511). SaslHandshake (17): chooses a SASL
-mechanism; version 1 wraps what follows in SaslAuthenticate (36, KIP-152): one step of a SASL exchange, from version 1
-on with the session's lifetime (KIP-368).
+mechanism; version 1 announces that SaslAuthenticate requests follow. SaslAuthenticate (36, KIP-152): one step of a SASL
+exchange, from version 1 on with the session's lifetime (KIP-368).
 """
-
-from __future__ import annotations
 
 import struct
 from typing import Any, Final
@@ -22,15 +20,13 @@ from fleet_consumer.wire.schema import STRING, Structure, array, blob, boolean, 
 
 
 class ApiVersionsResponseKey(Structure):
-    """One API and the range of its versions."""
-
     api_key: int = int16()
     min_version: int = int16()
     max_version: int = int16()
 
 
 class ApiVersionsSupportedFeature(Structure):
-    """A cluster feature and the levels this broker could run at."""
+    """A cluster feature and the levels that this broker supports."""
 
     name: str = string()
     min_version: int = int16()
@@ -38,7 +34,7 @@ class ApiVersionsSupportedFeature(Structure):
 
 
 class ApiVersionsFinalizedFeature(Structure):
-    """A cluster feature and the levels the cluster has agreed on."""
+    """A cluster feature and the levels that the cluster has finalized."""
 
     name: str = string()
     max_version_level: int = int16()
@@ -46,8 +42,6 @@ class ApiVersionsFinalizedFeature(Structure):
 
 
 class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3, bytes_max=1024 * 1024):
-    """The APIs and versions that the broker supports."""
-
     error_code: int = int16()
     api_keys: tuple[ApiVersionsResponseKey, ...] = array(ApiVersionsResponseKey)
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
@@ -62,33 +56,31 @@ class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3
 
 
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Asks for the supported APIs; brokers keep statistics of the client's name and version (KIP-511)."""
+    """Requests the supported APIs; brokers count clients by software name and version (KIP-511)."""
 
     client_software_name: str = string(since=3, default="", ignorable=True)
     client_software_version: str = string(since=3, default="", ignorable=True)
 
     @classmethod
     def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
-        """As for every request, except that an unsupported version is answered in version 0."""
+        """Decode a response; UNSUPPORTED_VERSION always arrives in version 0. Raises only MalformedMessage."""
         refused = int.from_bytes(bytes(buffer[:2]), "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION
         return cls.RESPONSE.decode(0 if refused else version, buffer)
 
 
 class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1), bytes_max=64 * 1024):
-    """UNSUPPORTED_SASL_MECHANISM comes with the supported mechanisms."""
+    """`mechanisms` are those that the broker supports; they are also listed with UNSUPPORTED_SASL_MECHANISM."""
 
     error_code: int = int16()
     mechanisms: tuple[str, ...] = array(STRING)
 
 
 class SaslHandshakeRequest(Request[SaslHandshakeResponse]):
-    """The chosen mechanism."""
-
     mechanism: str = string()
 
 
 class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_from=2, bytes_max=1024 * 1024):
-    """The server's next bytes; a lifetime of 0 means no expiry."""
+    """The server's next bytes. A `session_lifetime_ms` of 0 means that the session does not expire."""
 
     error_code: int = int16()
     error_message: str | None = string(nullable_since=0)
@@ -97,7 +89,7 @@ class SaslAuthenticateResponse(Response, api_key=36, versions=(0, 2), flexible_f
 
 
 class SaslAuthenticateRequest(Request[SaslAuthenticateResponse]):
-    """The client's next bytes; never to be logged."""
+    """The client's next bytes, which must never be logged."""
 
     auth_bytes: bytes = blob()
 
@@ -110,7 +102,7 @@ _write_client_id: Final = primitives.prefixed_writer(
 
 
 def encode_request(request: Request[Any], version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """Header and body of a request. Raises UnencodableMessage when `version` cannot carry it."""
+    """Encode a request with its header. Raises UnencodableMessage if `version` cannot carry it."""
     body = request.encode(version)
     out = bytearray(_FIXED.pack(request.API_KEY, version, correlation_id))
     try:
@@ -124,7 +116,7 @@ def encode_request(request: Request[Any], version: int, correlation_id: int, cli
 
 
 def decode_response_header(data: bytes, response: type[Response], version: int) -> tuple[int, int]:
-    """Read a response header; returns the correlation id and the position of the body. Raises MalformedMessage."""
+    """Decode a response header. Returns the correlation id and the position of the body. Raises MalformedMessage."""
     try:
         correlation_id, pos = _CORRELATION.unpack_from(data)[0], _CORRELATION.size
         if response.is_flexible(version) and response is not ApiVersionsResponse:

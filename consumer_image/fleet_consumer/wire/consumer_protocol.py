@@ -1,10 +1,8 @@
-"""Subscriptions and assignments of protocol type "consumer": the blobs inside JoinGroup and SyncGroup.
+"""Subscriptions and assignments of protocol type "consumer": the blobs in JoinGroup and SyncGroup.
 
-The broker does not read them; members that use other libraries do. A blob starts with its version. Rules of Kafka's
-`ConsumerProtocol`: a version newer than ours is read as our newest, and trailing bytes are extensions.
+Brokers do not read these blobs, but members that use other libraries do. A blob starts with its version. Kafka's
+`ConsumerProtocol` reads a newer version as the newest version that it knows, and treats trailing bytes as extensions.
 """
-
-from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
@@ -15,7 +13,6 @@ from fleet_consumer.wire.message import Message
 from fleet_consumer.wire.schema import INT32, STRING, Structure, array, blob, int32, string
 
 PROTOCOL_TYPE: Final = "consumer"
-"""The protocol type of every consumer group."""
 
 _VERSION: Final = struct.Struct(">h")
 
@@ -38,8 +35,6 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
 
 
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
-    """A member's assigned partitions."""
-
     assigned_partitions: tuple[ConsumerProtocolTopicPartitions, ...] = array(ConsumerProtocolTopicPartitions)
     user_data: bytes | None = blob(default=None, nullable_since=0)
 
@@ -48,27 +43,23 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def encode_subscription(subscription: ConsumerProtocolSubscription, version: int) -> bytes:
-    """The blob of a subscription, version first. Raises UnencodableMessage."""
     return _VERSION.pack(version) + subscription.encode(version)
 
 
 def decode_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """Read a subscription of any version. Raises MalformedMessage only."""
     return _decode(ConsumerProtocolSubscription, data)
 
 
 def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> bytes:
-    """The blob of an assignment, version first. Raises UnencodableMessage."""
     return _VERSION.pack(version) + assignment.encode(version)
 
 
 def decode_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """Read an assignment of any version. Raises MalformedMessage only."""
     return _decode(ConsumerProtocolAssignment, data)
 
 
 def partitions_by_topic(listed: Iterable[ConsumerProtocolTopicPartitions]) -> dict[str, tuple[int, ...]]:
-    """The distinct partition numbers of each topic. Other libraries may list a topic several times."""
+    """Return the distinct partition numbers of each topic. Other libraries may list a topic several times."""
     numbers: dict[str, tuple[int, ...]] = {}
     repeated: dict[str, dict[int, None]] = {}
     for entry in listed:

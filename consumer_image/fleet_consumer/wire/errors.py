@@ -1,13 +1,10 @@
 """Kafka's error codes, and the errors of encoding and decoding.
 
-A message keeps the plain number, since a newer broker may send one that is not in this table; `describe` and
-`is_retriable` take any number. Names and retriable flags are those of Kafka's `Errors` and its exception classes.
+Messages keep plain numbers, since a newer broker may send a code that is not in this table; `describe` and
+`is_retriable` accept any number. Names and retriable flags are those of Kafka's `Errors` and its exception classes.
 
-The codec raises MalformedMessage and UnencodableMessage and nothing else, so that callers need not know about `struct`
-or UTF-8.
+The codec raises only MalformedMessage and UnencodableMessage, so callers need not know about `struct` or UTF-8.
 """
-
-from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
@@ -193,7 +190,6 @@ RETRIABLE: Final[frozenset[int]] = frozenset(
 
 
 def describe(code: int) -> str:
-    """Name and number of a code; for an unknown code the number alone."""
     try:
         return f"{ErrorCode(code).name} ({code})"
     except ValueError:
@@ -201,15 +197,12 @@ def describe(code: int) -> str:
 
 
 def is_retriable(code: int) -> bool:
-    """True if repeating the same request may help; False for unknown codes."""
     return code in RETRIABLE
 
 
 class KafkaError(Exception):
-    """An error returned by a broker: `code` (any number), `message` (the broker's text, if any) and `subject`.
-
-    `subject` names the object concerned, such as "group 'flights'", so that the text makes sense on its own.
-    """
+    """An error code from a broker, which may be any number. `message` is the broker's message, if it sent one.
+    `subject` names the object that the error concerns, such as "group 'flights'"."""
 
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
         super().__init__(f"{subject}: {describe(code)}" + (f": {message}" if message else ""))
@@ -219,13 +212,12 @@ class KafkaError(Exception):
 
     @property
     def retriable(self) -> bool:
-        """True if the same request may succeed later."""
         return is_retriable(self.code)
 
 
 class MalformedMessage(Exception):
-    """Bytes from a peer that are not a valid message of the expected type and version."""
+    """A peer sent bytes that are not a valid message of the expected type and version."""
 
 
 class UnencodableMessage(Exception):
-    """A message that the requested version cannot carry, such as a static member's id before version 5."""
+    """The requested version cannot carry the message, such as a JoinGroup with an instance id before version 5."""

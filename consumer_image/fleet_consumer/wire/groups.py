@@ -1,14 +1,13 @@
-"""Requests of consumer groups: their coordinator, a member's way through them, and what administrators ask.
+"""Requests of consumer groups: coordinator, membership and administration.
 
-FindCoordinator (key 10; from version 4 on of many groups at once, KIP-699), JoinGroup (11: enter a group or take part
-in its next rebalance; answered when all members have joined), SyncGroup (14: the leader sends the assignment, each
-member receives its own), Heartbeat (12: keeps a session alive; the response announces rebalances), LeaveGroup (13:
-removes members; from version 3 on several, also by instance id, KIP-345), DescribeGroups (15: state, members and
-assignment of groups of the classic protocol), ListGroups (16: the groups coordinated by one broker), DeleteGroups (42:
-deletes empty groups with their committed offsets; sent to their coordinator).
+FindCoordinator (key 10): finds a group's coordinator; from version 4 on, those of many groups at once (KIP-699).
+JoinGroup (11): joins a group, or the group's next rebalance; the broker answers once all members have joined. SyncGroup
+(14): the leader sends the assignment, and each member receives its own part. Heartbeat (12): keeps a session alive; the
+response announces rebalances. LeaveGroup (13): removes a member; from version 3 on several members, also by instance id
+(KIP-345). DescribeGroups (15): state, members and assignment of groups of the classic protocol. ListGroups (16): the
+groups that one broker coordinates. DeleteGroups (42): deletes empty groups with their committed offsets; the request
+goes to the groups' coordinator.
 """
-
-from __future__ import annotations
 
 from typing import Final
 
@@ -16,11 +15,11 @@ from fleet_consumer.wire.message import Request, Response
 from fleet_consumer.wire.schema import STRING, Structure, array, blob, boolean, int8, int16, int32, string
 
 GROUP_KEY_TYPE: Final = 0
-"""The key names a consumer group."""
+"""The `key_type` of consumer groups."""
 
 
 class FindCoordinatorResponseCoordinator(Structure):
-    """The coordinator of one key, or the error code if there is none."""
+    """A key's coordinator, or an error code."""
 
     key: str = string()
     node_id: int = int32()
@@ -31,7 +30,7 @@ class FindCoordinatorResponseCoordinator(Structure):
 
 
 class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_from=3):
-    """One coordinator up to version 3; `coordinators` from version 4 on."""
+    """Versions up to 3 describe one coordinator in the top-level fields; versions from 4 on use `coordinators`."""
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16(until=3, default=0)
@@ -45,7 +44,7 @@ class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_fr
 
 
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """`key_type` is 0 for groups, 1 for transactions; `key` up to version 3, `coordinator_keys` from version 4 on."""
+    """Versions up to 3 use `key`, later ones `coordinator_keys`. `key_type` is 0 for groups, 1 for transactions."""
 
     key: str = string(until=3, default="")
     key_type: int = int8(since=1, default=0)
@@ -53,18 +52,14 @@ class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
 
 
 class JoinGroupResponseMember(Structure):
-    """One member and its subscription."""
-
     member_id: str = string()
     group_instance_id: str | None = string(since=5, default=None, nullable_since=5, ignorable=True)
     metadata: bytes = blob()
 
 
 class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, bytes_max=64 * 1024 * 1024):
-    """The new generation; only the leader receives `members`.
-
-    `skip_assignment`: a returning static leader keeps the previous assignment (KIP-814).
-    """
+    """The new generation; only the leader receives `members`. `skip_assignment` is True if the leader is a static
+    member that has returned; the previous assignment then stays valid (KIP-814)."""
 
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     error_code: int = int16()
@@ -85,7 +80,7 @@ class JoinGroupRequestProtocol(Structure):
 
 
 class JoinGroupRequest(Request[JoinGroupResponse]):
-    """A member's protocols in order of preference; `reason` is for the broker's log (KIP-800)."""
+    """A member's request with its protocols in order of preference. `reason` is for the broker's log (KIP-800)."""
 
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -106,14 +101,12 @@ class SyncGroupResponse(Response, api_key=14, versions=(0, 5), flexible_from=4, 
 
 
 class SyncGroupRequestAssignment(Structure):
-    """One member's assignment."""
-
     member_id: str = string()
     assignment: bytes = blob()
 
 
 class SyncGroupRequest(Request[SyncGroupResponse]):
-    """`assignments` is empty unless the sender leads."""
+    """`assignments` is empty unless the sender is the leader."""
 
     group_id: str = string()
     generation_id: int = int32()
@@ -125,7 +118,7 @@ class SyncGroupRequest(Request[SyncGroupResponse]):
 
 
 class HeartbeatResponse(Response, api_key=12, versions=(0, 4), flexible_from=4, bytes_max=64 * 1024):
-    """REBALANCE_IN_PROGRESS: the member must join again."""
+    """The error REBALANCE_IN_PROGRESS means that the member must join again."""
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -145,7 +138,7 @@ class LeaveGroupResponseMember(Structure):
 
 
 class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4, bytes_max=1024 * 1024):
-    """`error_code` concerns the whole request; each member has its own."""
+    """`error_code` is for the whole request; each of the `members` has its own error code."""
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -153,7 +146,7 @@ class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4,
 
 
 class LeaveGroupRequestMember(Structure):
-    """A member by id, or a static one by instance id and an empty `member_id`."""
+    """A member by id, or a static member by instance id with an empty `member_id`."""
 
     member_id: str = string()
     group_instance_id: str | None = string(default=None, nullable_since=0)
@@ -161,7 +154,7 @@ class LeaveGroupRequestMember(Structure):
 
 
 class LeaveGroupRequest(Request[LeaveGroupResponse]):
-    """`member_id` up to version 2, `members` from version 3 on."""
+    """Versions up to 2 use `member_id`; versions from 3 on use `members`."""
 
     group_id: str = string()
     member_id: str = string(until=2, default="")
@@ -169,7 +162,7 @@ class LeaveGroupRequest(Request[LeaveGroupResponse]):
 
 
 class DescribedGroupMember(Structure):
-    """One member with the bytes of its subscription and assignment."""
+    """A member with its encoded subscription and assignment."""
 
     member_id: str = string()
     group_instance_id: str | None = string(since=4, default=None, nullable_since=4, ignorable=True)
@@ -180,10 +173,7 @@ class DescribedGroupMember(Structure):
 
 
 class DescribedGroup(Structure):
-    """One group; an unknown one has the state Dead and no error.
-
-    Version 6 refuses an unknown group with an error, and then does not say what may be done with it.
-    """
+    """A group. An unknown group is Dead and has no error, except in version 6 of DescribeGroups, which is not used."""
 
     error_code: int = int16()
     group_id: str = string()
@@ -200,14 +190,14 @@ class DescribeGroupsResponse(Response, api_key=15, versions=(0, 5), flexible_fro
 
 
 class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
-    """Must be sent to the coordinator of all the groups it names."""
+    """Must be sent to the coordinator of all these groups."""
 
     groups: tuple[str, ...] = array(STRING)
     include_authorized_operations: bool = boolean(since=3, default=False)
 
 
 class ListedGroup(Structure):
-    """One group; `group_state` and `group_type` are empty where the version lacks them."""
+    """A group. `group_state` and `group_type` are empty if the version lacks these fields."""
 
     group_id: str = string()
     protocol_type: str = string()
@@ -229,7 +219,7 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
 
 
 class DeletableGroupResult(Structure):
-    """The result for one group; NON_EMPTY_GROUP while it has members."""
+    """A group's result: NON_EMPTY_GROUP if the group still has members."""
 
     group_id: str = string()
     error_code: int = int16()
@@ -241,6 +231,6 @@ class DeleteGroupsResponse(Response, api_key=42, versions=(0, 2), flexible_from=
 
 
 class DeleteGroupsRequest(Request[DeleteGroupsResponse]):
-    """Groups of one coordinator, by id."""
+    """Must be sent to the coordinator of all these groups."""
 
     groups_names: tuple[str, ...] = array(STRING)

@@ -1,9 +1,7 @@
 """Base classes of requests and responses: API key, versions, encoding and decoding.
 
-Both can be encoded and decoded, because scripted brokers of tests need the broker's side.
+Both directions are supported, because tests script the broker's side.
 """
-
-from __future__ import annotations
 
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
@@ -12,25 +10,26 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.schema import Structure
 
 BYTES_PER_UNIT = 4
-"""The least that an array element takes. Numbers count as one unit; partitions, topics and members as four."""
+"""A message's size limit in bytes, divided by this, is the number of units that its array elements may cost. A number
+costs one unit; any other element, such as a partition, topic or member, costs four (`primitives.STRUCTURE_COST`)."""
 
 
 class Message(Structure):
-    """A top-level structure with versions of its own, declared in its class statement as in Kafka's schemas."""
+    """A top-level structure with its own versions, which the class statement declares as Kafka's schemas do."""
 
     __slots__ = ()
 
     API_KEY: ClassVar[int]
-    """Of requests and responses only."""
+    """Number of the API; only requests and responses have one."""
 
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_FROM: ClassVar[int | None] = None
-    """The first version in the flexible encoding (KIP-482); None when there is none."""
+    """The first version with the flexible encoding (KIP-482), or None."""
 
     BYTES_MAX: ClassVar[int] = 16 * 1024 * 1024
-    """The largest such message accepted, and for every `BYTES_PER_UNIT` of it one array element: the bound of the
-    memory that a hostile peer can claim. Large enough for the largest clusters."""
+    """Maximum size of an accepted message in bytes, which also limits its array elements (`BYTES_PER_UNIT`). The limit
+    bounds the memory that a hostile peer can claim, and suffices for the largest clusters."""
 
     def __init_subclass__(
         cls,
@@ -41,7 +40,7 @@ class Message(Structure):
         bytes_max: int | None = None,
     ) -> None:
         super().__init_subclass__()
-        # A class with slots is made anew without these arguments; the constants of the first are kept.
+        # A class with slots is created twice. The second class gets no arguments, and keeps the constants of the first.
         if api_key is not None:
             cls.API_KEY = api_key
         if versions is not None:
@@ -53,14 +52,11 @@ class Message(Structure):
 
     @classmethod
     def is_flexible(cls, version: int) -> bool:
-        """True if this version uses the flexible encoding."""
         return cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
 
     def encode(self, version: int) -> bytes:
-        """Encode this message without a header.
-
-        Raises UnencodableMessage when `version` is not supported or cannot carry a value that is set.
-        """
+        """Encode this message without a header. Raises UnencodableMessage if `version` is not supported or cannot carry
+        a value that is set."""
         if not self.MIN_VERSION <= version <= self.MAX_VERSION:
             raise UnencodableMessage(
                 f"{type(self).__name__} has versions {self.MIN_VERSION} to {self.MAX_VERSION}, not {version}"
@@ -69,7 +65,7 @@ class Message(Structure):
 
     @classmethod
     def decode(cls, version: int, buffer: bytes | bytearray | memoryview) -> Self:
-        """Decode one message from the whole buffer. Raises MalformedMessage only."""
+        """Decode a message from the whole buffer. Raises only MalformedMessage."""
         message, end = cls.decode_prefix(version, buffer)
         if end != len(buffer):
             raise MalformedMessage(f"{cls.__name__} version {version}: {len(buffer) - end} bytes too many")
@@ -77,7 +73,7 @@ class Message(Structure):
 
     @classmethod
     def decode_prefix(cls, version: int, buffer: bytes | bytearray | memoryview) -> tuple[Self, int]:
-        """As `decode`, but bytes may follow; returns the message and its end."""
+        """Decode a message at the start of a buffer. Returns it and its end position. Raises only MalformedMessage."""
         if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
             raise MalformedMessage(f"{cls.__name__} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}")
         message: Any
@@ -95,10 +91,8 @@ ResponseT_co = TypeVar("ResponseT_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[ResponseT_co]):
-    """A client's request; `ResponseT_co` is the class of the response, at run time `RESPONSE`.
-
-    A request and its response share key, versions and encoding, so these are declared once, at the response.
-    """
+    """A client's request. `ResponseT_co`, also the attribute `RESPONSE`, is the class of its response, which declares
+    the key, versions and encoding of both."""
 
     __slots__ = ()
 
@@ -119,5 +113,4 @@ class Request(Message, Generic[ResponseT_co]):
 
     @classmethod
     def decode_response(cls, version: int, buffer: bytes | bytearray | memoryview) -> Response:
-        """Decode the response to a request of this version. Raises MalformedMessage only."""
         return cls.RESPONSE.decode(version, buffer)

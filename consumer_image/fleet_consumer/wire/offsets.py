@@ -1,14 +1,12 @@
 """Committed offsets of groups.
 
-OffsetCommit (key 8) stores them. Topics are named up to version 9 and identified by id from version 10 on (KIP-848,
-Kafka 4.1). An offset committed by id cannot end up in another topic of the same name; the broker refuses it with
+OffsetCommit (key 8) stores offsets. It identifies topics by name up to version 9, and by id from version 10 on
+(KIP-848, Kafka 4.1). If a topic was recreated with the same name, the broker refuses a commit by the old id with
 UNKNOWN_TOPIC_ID.
 
-OffsetFetch (9) reads them; from version 8 on, of many groups at once (KIP-709). `topics` None requests all topics with
-commits.
+OffsetFetch (9) reads offsets; from version 8 on, those of many groups at once (KIP-709). If `topics` is None, all
+topics with committed offsets are requested.
 """
-
-from __future__ import annotations
 
 from typing import Final
 from uuid import UUID
@@ -26,7 +24,7 @@ class OffsetCommitResponsePartition(Structure):
 
 
 class OffsetCommitResponseTopic(Structure):
-    """One topic's results, by name or id as in the request."""
+    """The results for a topic, which has the name or the id of the request."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -39,7 +37,7 @@ class OffsetCommitResponse(Response, api_key=8, versions=(2, 10), flexible_from=
 
 
 class OffsetCommitRequestPartition(Structure):
-    """The next offset to read, with the leader epoch of the last record read (-1: unknown)."""
+    """The offset to read next, with the leader epoch of the last record that was read (-1 if unknown)."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -48,7 +46,7 @@ class OffsetCommitRequestPartition(Structure):
 
 
 class OffsetCommitRequestTopic(Structure):
-    """One topic's offsets. With both name and id it fits every version."""
+    """A topic's offsets. If both name and id are set, the request can be sent in every version."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -56,7 +54,7 @@ class OffsetCommitRequestTopic(Structure):
 
 
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
-    """A member's commit; with generation -1 an administrative commit, which requires an empty group."""
+    """A commit of a member or, with generation -1, an administrative commit, which requires an empty group."""
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)
@@ -67,13 +65,13 @@ class OffsetCommitRequest(Request[OffsetCommitResponse]):
 
     @property
     def version_max(self) -> int:
-        """The newest version, or the last one with names if some topic id is unknown."""
+        """The highest version that can carry this request: `LAST_BY_NAME` if the id of a topic is unknown."""
         by_id = all(topic.topic_id != ZERO_UUID for topic in self.topics)
         return self.MAX_VERSION if by_id else LAST_BY_NAME
 
 
 class OffsetFetchResponsePartitions(Structure):
-    """An offset; `committed_offset` -1 means none."""
+    """`committed_offset` is -1 if no offset is committed."""
 
     partition_index: int = int32()
     committed_offset: int = int64()
@@ -88,15 +86,13 @@ class OffsetFetchResponseTopics(Structure):
 
 
 class OffsetFetchResponseGroup(Structure):
-    """One group, from version 8 on."""
-
     group_id: str = string()
     topics: tuple[OffsetFetchResponseTopics, ...] = array(OffsetFetchResponseTopics)
     error_code: int = int16(default=0)
 
 
 class OffsetFetchResponse(Response, api_key=9, versions=(1, 9), flexible_from=6, bytes_max=32 * 1024 * 1024):
-    """`topics` and `error_code` up to version 7, `groups` after."""
+    """Versions up to 7 have `topics` and `error_code`; versions from 8 on have `groups`."""
 
     throttle_time_ms: int = int32(since=3, default=0, ignorable=True)
     topics: tuple[OffsetFetchResponseTopics, ...] = array(OffsetFetchResponseTopics, until=7, default=())
@@ -110,8 +106,6 @@ class OffsetFetchRequestTopics(Structure):
 
 
 class OffsetFetchRequestGroup(Structure):
-    """One group of the request, from version 8 on."""
-
     group_id: str = string()
     member_id: str | None = string(since=9, default=None, nullable_since=9, ignorable=True)
     member_epoch: int = int32(since=9, default=-1, ignorable=True)
@@ -119,7 +113,8 @@ class OffsetFetchRequestGroup(Structure):
 
 
 class OffsetFetchRequest(Request[OffsetFetchResponse]):
-    """`group_id`, `topics` up to version 7, then `groups`. `require_stable` waits for open transactions (KIP-447)."""
+    """Versions up to 7 use `group_id` and `topics`; versions from 8 on use `groups`. If `require_stable`, the broker
+    answers UNSTABLE_OFFSET_COMMIT for a partition with offsets in an open transaction (KIP-447)."""
 
     group_id: str = string(until=7, default="")
     topics: tuple[OffsetFetchRequestTopics, ...] | None = array(

@@ -1,12 +1,10 @@
 """Records of `__consumer_offsets`: committed offsets and group metadata.
 
-One partition of that topic holds all data of the groups that hash to it, as versioned keys and values; a key without
-a value is a tombstone. Formats after Kafka's message definitions (`OffsetCommitKey`, `OffsetCommitValue`,
-`GroupMetadataKey`, `GroupMetadataValue`). Unknown versions (such as the keys of KIP-848's groups) are kept as they are:
-records of a newer broker must not make a reader fail.
+A partition of this topic has all data of the groups whose ids hash to it, as versioned keys and values. A key without a
+value is a tombstone. Formats follow Kafka's message definitions (`OffsetCommitKey`, `OffsetCommitValue`,
+`GroupMetadataKey`, `GroupMetadataValue`). Records of unknown versions, such as the keys of KIP-848's groups, are kept
+undecoded, because records of a newer broker must not make a reader fail.
 """
-
-from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ _VERSION = struct.Struct(">h")
 
 
 class OffsetCommitKey(Message, versions=(0, 1)):
-    """Group, topic and partition of a committed offset: key versions 0 and 1."""
+    """Key versions 0 and 1: group, topic and partition of a committed offset."""
 
     group: str = string()
     topic: str = string()
@@ -30,7 +28,7 @@ class OffsetCommitKey(Message, versions=(0, 1)):
 
 
 class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):
-    """A committed offset; times in milliseconds since the epoch, -1 where the version has none."""
+    """A committed offset. Times are in milliseconds since 1970; `expire_timestamp` is -1 if the version lacks it."""
 
     offset: int = int64()
     leader_epoch: int = int32(since=3, default=-1, ignorable=True)
@@ -40,13 +38,13 @@ class OffsetCommitValue(Message, versions=(0, 4), flexible_from=4):
 
 
 class GroupMetadataKey(Message, versions=(2, 2)):
-    """A group's id: key version 2."""
+    """Key version 2: a group's id."""
 
     group: str = string()
 
 
 class GroupMetadataMember(Structure):
-    """One member with the bytes of its subscription and assignment (`wire.consumer_protocol` reads them)."""
+    """A member with its encoded subscription and assignment (see `wire.consumer_protocol`)."""
 
     member_id: str = string()
     group_instance_id: str | None = string(since=3, default=None, nullable_since=3, ignorable=True)
@@ -59,7 +57,7 @@ class GroupMetadataMember(Structure):
 
 
 class GroupMetadataValue(Message, versions=(0, 4), flexible_from=4):
-    """A group after a rebalance, or empty; `current_state_timestamp` in milliseconds, -1 before version 2."""
+    """A group after a rebalance, or without members. `current_state_timestamp`: ms since 1970, -1 before version 2."""
 
     protocol_type: str = string()
     generation: int = int32()
@@ -71,7 +69,7 @@ class GroupMetadataValue(Message, versions=(0, 4), flexible_from=4):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's offset of one partition; `value` None: removed or expired."""
+    """A group's committed offset of one partition; `value` is None if the offset was removed or has expired."""
 
     group: str
     partition: TopicPartition
@@ -80,7 +78,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group's members and generation; `value` None: the group was removed."""
+    """A group's members and generation; `value` is None if the group was removed."""
 
     group: str
     value: GroupMetadataValue | None
@@ -88,7 +86,7 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A record of another kind or version, as it was written; `why` says what was not recognised."""
+    """An undecoded record of another kind or version; `why` says what was not recognized."""
 
     key: bytes | None
     value: bytes | None
@@ -99,7 +97,7 @@ Entry = CommittedOffset | StoredGroup | Unknown
 
 
 def decode(key: bytes | None, value: bytes | None) -> Entry:
-    """Read one record of the topic. Never raises: an unreadable record is `Unknown`."""
+    """Decode one record of the topic. Never raises, because an unreadable record becomes `Unknown`."""
     try:
         return _decode(key, value)
     except MalformedMessage as cause:

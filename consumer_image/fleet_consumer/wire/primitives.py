@@ -1,11 +1,9 @@
 """Kafka's variable-length primitives, in the old and in the flexible encoding (KIP-482).
 
-Readers take `(data, position)` and return `(value, new position)`; writers append to a bytearray. A reader raises
-MalformedMessage, or IndexError or struct.error at the end of the data, which `codec` turns into MalformedMessage;
-no reader allocates more than the data it was given could fill.
+Readers map `(data, position)` to `(value, next position)`; writers append to a bytearray. A reader raises
+MalformedMessage or, at the end of the data, IndexError or struct.error, which `codec` converts to MalformedMessage. No
+reader allocates more memory than its data can fill.
 """
-
-from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
@@ -18,26 +16,27 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 Reader = Callable[[bytes, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 BodyReader = Callable[[bytes, int, int], tuple[Any, int]]
-"""Reads what stands behind its length, which is the last argument."""
+"""Reads a value from `(data, position, length)`, after its length has been read."""
 LengthWriter = Callable[[bytearray, int], None]
 BodyWriter = Callable[[bytearray, Any, LengthWriter], None]
 
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
-"""Brokers since Kafka 4.4 refuse longer arrays; a million partitions in one topic is far beyond any cluster."""
+"""Maximum number of elements in an array, as in brokers since Kafka 4.4; far more than partitions in any topic."""
 
 TAGGED_FIELDS_MAX: Final = 10_000
-"""Brokers since Kafka 4.4 refuse more tagged fields in one structure."""
+"""Maximum number of tagged fields in one structure, as in brokers since Kafka 4.4."""
 
 STRUCTURE_COST: Final = 4
-"""The cost of an array element that is not a number, in units of its message's allowance."""
+"""Number of units that an array element other than a number takes from the message's `allowance`."""
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""The old encoding has int16 lengths; Kafka kept that limit in the flexible encoding."""
+"""Maximum length of a string. The old encoding has int16 lengths, and Kafka kept the limit in the flexible encoding."""
 
 VARINT_BYTES_MAX: Final = 5
-"""An unsigned 32-bit number takes at most five groups of seven bits."""
+"""Maximum length of a varint in bytes: an unsigned 32-bit number needs at most five groups of seven bits."""
 
-# What the message that is being read may still make of elements. Three bytes can be a structure of seventy in memory.
+# Units that further array elements of the current message may cost. The limit is needed because three bytes of a
+# message can become a structure of seventy bytes in memory.
 _allowance: Final[ContextVar[list[int]]] = ContextVar("allowance")
 
 _INT16: Final = struct.Struct(">h")
@@ -46,7 +45,8 @@ _INT32: Final = struct.Struct(">i")
 
 @contextmanager
 def allowance(units: int) -> Iterator[None]:
-    """Limit the array elements read inside to `units`: numbers count once, others `STRUCTURE_COST` times."""
+    """Within this context, all array elements that are read may cost at most `units`. A number costs one unit, any
+    other element `STRUCTURE_COST` units."""
     token = _allowance.set([units])
     try:
         yield
@@ -55,7 +55,7 @@ def allowance(units: int) -> Iterator[None]:
 
 
 def read_uvarint(data: bytes, pos: int) -> tuple[int, int]:
-    """Read an unsigned varint: little end first, seven bits a byte."""
+    """Read an unsigned varint: seven bits per byte, low bits first."""
     byte = data[pos]
     if byte < 0x80:
         return byte, pos + 1
@@ -109,7 +109,7 @@ def write_length_compact(out: bytearray, length: int) -> None:
 
 
 def span(data: bytes, pos: int, length: int) -> int:
-    """The end of `length` bytes at `pos`. Raises MalformedMessage if the data is shorter."""
+    """Return the end position of `length` bytes that begin at `pos`. Raises MalformedMessage if the data is shorter."""
     end = pos + length
     if length < 0 or end > len(data):
         raise MalformedMessage(f"length {length} at byte {pos}, but {len(data) - pos} bytes remain")
@@ -117,10 +117,11 @@ def span(data: bytes, pos: int, length: int) -> int:
 
 
 def read_tags(data: bytes, pos: int, known: dict[int, tuple[str, Reader]], found: dict[str, Any]) -> int:
-    """Read a tagged section: fields in `known` are stored in `found` by name, others skipped; returns its end."""
+    """Read a tagged section, and return its end position. Fields that `known` lists are stored in `found`, keyed by
+    name; all other fields are skipped."""
     count, pos = read_uvarint(data, pos)
     if count > TAGGED_FIELDS_MAX:
-        raise MalformedMessage(f"{count} tagged fields, at most {TAGGED_FIELDS_MAX} are allowed")
+        raise MalformedMessage(f"{count} tagged fields, but at most {TAGGED_FIELDS_MAX} are allowed")
     for _ in range(count):
         tag, pos = read_uvarint(data, pos)
         size, pos = read_uvarint(data, pos)
@@ -135,7 +136,7 @@ def read_tags(data: bytes, pos: int, known: dict[int, tuple[str, Reader]], found
 
 
 def prefixed_reader(read_length: Reader, nullable: bool, read_body: BodyReader) -> Reader:
-    """A reader of what stands behind its length; null is refused unless `nullable`."""
+    """Return a reader that reads a length and then a value of this length. Null is refused unless `nullable`."""
 
     def read(data: bytes, pos: int) -> tuple[Any, int]:
         length, pos = read_length(data, pos)
@@ -148,7 +149,7 @@ def prefixed_reader(read_length: Reader, nullable: bool, read_body: BodyReader) 
 
 def read_string(data: bytes, pos: int, length: int) -> tuple[str, int]:
     if length > STRING_BYTES_MAX:
-        raise MalformedMessage(f"string of {length} bytes at byte {pos}, at most {STRING_BYTES_MAX} are allowed")
+        raise MalformedMessage(f"string of {length} bytes at byte {pos}, above the limit of {STRING_BYTES_MAX}")
     end = span(data, pos, length)
     return str(data[pos:end], "utf-8"), end
 
@@ -159,8 +160,6 @@ def read_bytes(data: bytes, pos: int, length: int) -> tuple[bytes, int]:
 
 
 def array_reader(read_item: Reader) -> BodyReader:
-    """A reader of arrays into tuples."""
-
     def read(data: bytes, pos: int, count: int) -> tuple[tuple[Any, ...], int]:
         check_count(data, pos, count, STRUCTURE_COST)
         items = []
@@ -173,7 +172,7 @@ def array_reader(read_item: Reader) -> BodyReader:
 
 
 def number_array_reader(code: str) -> BodyReader:
-    """`array_reader` for numbers of one struct `code`, read in one go: a million partition numbers in milliseconds."""
+    """Return an `array_reader` for numbers with this struct `code`, all read in one call: a million in milliseconds."""
     width = struct.calcsize(f">{code}")
 
     def read(data: bytes, pos: int, count: int) -> tuple[tuple[Any, ...], int]:
@@ -185,17 +184,17 @@ def number_array_reader(code: str) -> BodyReader:
 
 
 def check_count(data: bytes, pos: int, count: int, cost: int) -> None:
-    """Raise MalformedMessage for an array beyond Kafka's limit, the remaining data or its message's allowance."""
+    """Raise MalformedMessage if an array exceeds Kafka's limit, the remaining data, or the allowance of its message."""
     if count < 0 or count > ARRAY_ELEMENTS_MAX or count > len(data) - pos:
         raise MalformedMessage(f"array of {count} elements at byte {pos}, but {len(data) - pos} bytes remain")
     remaining = _allowance.get()
     remaining[0] -= count * cost
     if remaining[0] < 0:
-        raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds the limit of elements of its message")
+        raise MalformedMessage(f"array of {count} elements at byte {pos} exceeds its message's limit of elements")
 
 
 def prefixed_writer(write_length: LengthWriter, nullable: bool, write_body: BodyWriter) -> Writer:
-    """A writer of what stands behind its length; None is refused unless `nullable`."""
+    """Return a writer that writes the length of a value and then the value. None is refused unless `nullable`."""
 
     def write(out: bytearray, value: Any) -> None:
         if value is not None:
@@ -211,7 +210,7 @@ def prefixed_writer(write_length: LengthWriter, nullable: bool, write_body: Body
 def write_string(out: bytearray, value: str, write_length: LengthWriter) -> None:
     encoded = value.encode()
     if len(encoded) > STRING_BYTES_MAX:
-        raise UnencodableMessage(f"string of {len(encoded)} bytes, at most {STRING_BYTES_MAX} fit")
+        raise UnencodableMessage(f"string of {len(encoded)} bytes, but at most {STRING_BYTES_MAX} fit")
     write_bytes(out, encoded, write_length)
 
 
@@ -230,8 +229,6 @@ def array_writer(write_item: Writer) -> BodyWriter:
 
 
 def number_array_writer(code: str) -> BodyWriter:
-    """`array_writer` for numbers of one struct `code`, written in one go."""
-
     def write(out: bytearray, value: Any, write_length: LengthWriter) -> None:
         count = _writable_count(value)
         write_length(out, count)
@@ -243,5 +240,5 @@ def number_array_writer(code: str) -> BodyWriter:
 def _writable_count(value: Any) -> int:
     count = len(value)
     if count > ARRAY_ELEMENTS_MAX:
-        raise UnencodableMessage(f"array of {count} elements, at most {ARRAY_ELEMENTS_MAX} are allowed")
+        raise UnencodableMessage(f"array of {count} elements, but at most {ARRAY_ELEMENTS_MAX} are allowed")
     return count

@@ -1,11 +1,9 @@
 """Declarations of Kafka messages: frozen dataclasses whose fields give type, versions and null rules.
 
-A declaration follows Kafka's message schema (clients/src/main/resources/common/message): the same field order, names
-in snake case, the same version ranges, defaults, tags and "ignorable" flags. `codec` compiles it into readers and
-writers. A field that some version lacks needs a default, which is its value when such a version is read.
+A declaration follows Kafka's message schema (clients/src/main/resources/common/message): the same field order, names in
+snake case, and the same version ranges, defaults, tags and "ignorable" flags. `codec` compiles it into readers and
+writers. A field that some versions lack needs a default, which is the field's value when such a version is read.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from functools import partial
@@ -14,16 +12,16 @@ from uuid import UUID
 
 METADATA_KEY: Final = "wire"
 ZERO_UUID: Final = UUID(int=0)
-"""Kafka's "no topic id"."""
+"""Kafka's value for "no topic id"."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
-    """A type on the wire: "number" (`code` is its struct letter), "string", "bytes", "uuid", or "array" of `item`."""
+    """A wire type: "number" (`code` is its struct letter), "string", "bytes", "uuid", or "array" of `item`."""
 
     name: str
     code: str = ""
-    item: Kind | type | None = None
+    item: "Kind | type | None" = None
 
 
 INT8: Final = Kind("number", "b")
@@ -38,11 +36,11 @@ UUID_KIND: Final = Kind("uuid")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldSpec:
-    """One field's rules.
+    """The rules of one field.
 
-    It exists in versions `since` to `until` (None: the last) and may be null from `nullable_since` on (None: never).
-    A field with a `tag` is written in the tagged section, and only when it differs from its default.
-    `ignorable` fields are left out silently where a version lacks them; others must then hold their default.
+    It exists in versions `since` to `until` (None: the last version), and may be null from version `nullable_since` on
+    (None: never). A field with a `tag` is in the tagged section, but only if its value differs from its default. If a
+    version lacks an `ignorable` field, the field is omitted silently; any other field must then have its default value.
     """
 
     kind: Kind
@@ -63,13 +61,13 @@ def _field(kind: Kind, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     return dataclasses.field(default=default, metadata={METADATA_KEY: FieldSpec(kind, **rules)})
 
 
-# Field functions: they take `default` and the rules of FieldSpec.
+# Field functions, which take `default` and the rules of FieldSpec.
 int8: Final = partial(_field, INT8)
 int16: Final = partial(_field, INT16)
 int32: Final = partial(_field, INT32)
 int64: Final = partial(_field, INT64)
 boolean: Final = partial(_field, BOOLEAN)
-"""One byte; any but 0 is true."""
+"""One byte; any value except 0 is true."""
 string: Final = partial(_field, STRING)
 """UTF-8, at most 32,767 bytes."""
 blob: Final = partial(_field, BYTES)
@@ -90,18 +88,18 @@ def array(item: Kind | type, **rules: Any) -> Any:
 class _StructureType(type):
     def __new__(metacls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         cls = super().__new__(metacls, name, bases, namespace, **options)
-        # A class with slots is made anew by `dataclass`, through here.
+        # `dataclass` creates a class with slots a second time, which calls this method again.
         return cls if "__slots__" in namespace else dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
 class Structure(metaclass=_StructureType):
-    """A frozen, slotted, keyword-only dataclass whose fields are declared as above."""
+    """A frozen, slotted, keyword-only dataclass of declared fields."""
 
     __slots__ = ()
 
 
 def fields_of(cls: type) -> list[tuple[str, FieldSpec, Any]]:
-    """The wire fields of a structure in order: name, rules, default (`dataclasses.MISSING` when it has none)."""
+    """Return the wire fields of a structure in order: name, rules, default (`dataclasses.MISSING` if it has none)."""
     return [
         (field.name, field.metadata[METADATA_KEY], field.default)
         for field in dataclasses.fields(cls)

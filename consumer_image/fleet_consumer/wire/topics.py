@@ -1,19 +1,17 @@
-"""Requests about topics, their partitions and the logs of these.
+"""Requests about topics, their partitions and logs.
 
-Metadata (key 3): the brokers, and topics with their partitions; `topics` None requests all topics, empty none (from
-version 1 on; version 0 cannot request none).
+Metadata (key 3): the brokers, and topics with their partitions. If `topics` is None, all topics are requested. An
+empty `topics` requests none, from version 1 on.
 
-ListOffsets (2): a partition's first and next offset, or the first at or after a timestamp. Versions from 9 on only add
-special timestamps for tiered storage and a timeout for remote lookups.
+ListOffsets (2): a partition's log start offset or log end offset, or the offset of the first record at or after a
+timestamp. Versions from 9 on only add special timestamps for tiered storage and a timeout for remote lookups.
 
-OffsetForLeaderEpoch (23): the end of a leader epoch in a partition's log (KIP-320). A consumer whose offset lies beyond
+OffsetForLeaderEpoch (23): the end of a leader epoch in a partition's log (KIP-320). A consumer whose offset is beyond
 the end of its epoch has read records that are no longer in the log.
 
-Fetch (1): the bytes of a partition's log. Only for logs that cannot be read: records are read by librdkafka. Earlier
-versions than 10 are refused zstd, later ones only add racks and topic ids.
+Fetch (1): the bytes of a partition's log. It is used only to examine unreadable logs; librdkafka reads the records.
+Versions before 10 cannot fetch zstd; later versions only add racks and topic ids.
 """
-
-from __future__ import annotations
 
 from typing import Final
 from uuid import UUID
@@ -36,7 +34,7 @@ from fleet_consumer.wire.schema import (
 
 
 class MetadataResponseBroker(Structure):
-    """One live broker, at its advertised address on the listener used."""
+    """A live broker, with the address that it advertises for the listener of this connection."""
 
     node_id: int = int32()
     host: str = string()
@@ -45,7 +43,7 @@ class MetadataResponseBroker(Structure):
 
 
 class MetadataResponsePartition(Structure):
-    """One partition; `leader_id` is -1 while it has no leader."""
+    """`leader_id` is -1 while the partition has no leader."""
 
     error_code: int = int16()
     partition_index: int = int32()
@@ -57,7 +55,7 @@ class MetadataResponsePartition(Structure):
 
 
 class MetadataResponseTopic(Structure):
-    """One topic; `error_code` is set if it has no partitions."""
+    """`error_code` is set if the topic has no partitions."""
 
     error_code: int = int16()
     name: str | None = string(nullable_since=12)
@@ -84,7 +82,7 @@ class MetadataRequestTopic(Structure):
 
 
 class MetadataRequest(Request[MetadataResponse]):
-    """Requests brokers, and topics by name or (from version 12 on) by id."""
+    """Requests the brokers, and topics by name or, from version 12 on, by id."""
 
     topics: tuple[MetadataRequestTopic, ...] | None = array(MetadataRequestTopic, nullable_since=1)
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
@@ -95,11 +93,11 @@ class MetadataRequest(Request[MetadataResponse]):
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
-"""Special timestamps: the end, the start, the record with the highest timestamp (KIP-734)."""
+"""Special timestamps: the end of the log, its start, and the record with the highest timestamp (KIP-734)."""
 
 
 class ListOffsetsPartitionResponse(Structure):
-    """The offset found; -1 if all records are older."""
+    """`offset` is -1 if all records are older than the requested timestamp."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -119,7 +117,7 @@ class ListOffsetsResponse(Response, api_key=2, versions=(1, 8), flexible_from=6,
 
 
 class ListOffsetsPartition(Structure):
-    """`timestamp` in milliseconds, or LATEST, EARLIEST, MAX_TIMESTAMP."""
+    """`timestamp` is in milliseconds since 1970, or one of LATEST, EARLIEST and MAX_TIMESTAMP."""
 
     partition_index: int = int32()
     current_leader_epoch: int = int32(since=4, default=-1, ignorable=True)
@@ -132,7 +130,7 @@ class ListOffsetsTopic(Structure):
 
 
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
-    """`replica_id` -1 marks a client; `isolation_level` 1 requests the last stable offset as the end."""
+    """`replica_id` is -1 for a client. An `isolation_level` of 1 requests the last stable offset as the end."""
 
     replica_id: int = int32()
     isolation_level: int = int8(since=2, default=0)
@@ -140,7 +138,7 @@ class ListOffsetsRequest(Request[ListOffsetsResponse]):
 
 
 class EpochEndOffset(Structure):
-    """The largest epoch up to the requested one, and its end; both -1 if the log has no such epoch."""
+    """The largest epoch up to the requested epoch, and its end offset; both are -1 if the log has no such epoch."""
 
     error_code: int = int16()
     partition: int = int32()
@@ -159,7 +157,7 @@ class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexib
 
 
 class OffsetForLeaderPartition(Structure):
-    """The epoch requested; `current_leader_epoch`, if not -1, must be the leader's own, or the request fails."""
+    """The leader refuses a `current_leader_epoch` that is neither -1 nor its own epoch."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1, ignorable=True)
@@ -172,7 +170,7 @@ class OffsetForLeaderTopic(Structure):
 
 
 class OffsetForLeaderEpochRequest(Request[OffsetForLeaderEpochResponse]):
-    """`replica_id` -1 marks a consumer."""
+    """`replica_id` is -1 for a consumer."""
 
     replica_id: int = int32(since=3, default=-2, ignorable=True)
     topics: tuple[OffsetForLeaderTopic, ...] = array(OffsetForLeaderTopic)
@@ -184,8 +182,8 @@ class AbortedTransaction(Structure):
 
 
 class FetchablePartitionResponse(Structure):
-    """`records` has whole batches and perhaps a part of one; the first batch holds the requested offset or is the next
-    one behind it."""
+    """`records` has whole batches, and possibly the beginning of one more. The first batch contains the requested
+    offset or, if no batch contains it, comes next after it."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -227,7 +225,7 @@ class ForgottenTopic(Structure):
 
 
 class FetchRequest(Request[FetchResponse]):
-    """`replica_id` -1 marks a consumer; `session_epoch` -1 asks for no session."""
+    """`replica_id` is -1 for a consumer. If `session_epoch` is -1, no fetch session is requested."""
 
     replica_id: int = int32(default=-1)
     max_wait_ms: int = int32()

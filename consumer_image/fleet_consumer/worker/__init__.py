@@ -1,1 +1,1 @@
-"""The process in a worker's pod: settings, the consume loop, draining, health, metrics, and the pre-flight check."""
+"""The process in a worker pod: settings, consume loop, draining, health, metrics and the pre-flight check."""

@@ -1,9 +1,8 @@
 """`fleet-consumer`: the command in a worker's container.
 
-Imports nothing heavy before it knows what is asked, so that `--help` and a refused option answer at once.
+Heavy modules are imported after the arguments are parsed, so that `--help` and errors in the arguments are printed at
+once.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -16,19 +15,20 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 from fleet_consumer.worker.commands.options import parser as command_line
 from fleet_consumer.worker.config.role import Role
 
-READING_COMMANDS: Final = ("failed", "offsets")
-"""Commands that do nothing but print: without a reader they are done."""
+READ_ONLY_COMMANDS: Final = ("failed", "offsets")
+"""Commands that only print. They exit with code 0 even if the reader of their output closes the pipe."""
 APPLICATION_COMMANDS: Final = ("run", "check")
-"""Commands that import the application, which may start threads."""
+"""Commands that import the application's code, which may start threads."""
 EXIT_FAILED: Final = 1
-"""The interpreter's own exit code for an exception."""
+"""The Python interpreter's exit code after an uncaught exception."""
 BY_HAND: Final = ("failed", "redrive", "reset", "skip")
-"""Commands that an engineer runs, each in a module of its name, and that report their errors alike."""
+"""Commands that an engineer runs. Each has a module of the same name, and all report errors in the same way."""
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code. Without `arguments` this is the program itself, whose end is bounded."""
+    """Run the command and return its exit code. If `arguments` is None, as in the installed program, a command in
+    `APPLICATION_COMMANDS` ends the process within a bounded time."""
     parser = command_line()
     options = parser.parse_args(arguments)
     code = EXIT_FAILED
@@ -49,13 +49,13 @@ def _outcome(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader of our output has closed it. The interpreter must not try to write the rest at its end.
+        # The reader closed the pipe. At exit the interpreter must not flush the rest of the output to the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK if options.command in READING_COMMANDS else EXIT_SURROUNDINGS
+        return EXIT_OK if options.command in READ_ONLY_COMMANDS else EXIT_SURROUNDINGS
     except ModuleNotFoundError as missing:
         if missing.name not in PACKAGES_OF_THE_EXTRA:
             raise
-        needs = f"fleet-consumer {options.command} needs the package {missing.name}, which the library alone does not"
+        needs = f"fleet-consumer {options.command} needs the package {missing.name}, which is not installed"
         print(f"PackageMissing: {needs}: run pip install '.[consumer]' in a clone of the project", file=sys.stderr)
         return EXIT_SETTINGS
 
@@ -77,7 +77,7 @@ def _run_command(parser: argparse.ArgumentParser, options: argparse.Namespace) -
         return reported(lambda: import_module(f"fleet_consumer.worker.commands.{options.command}").run(options))
     if options.local is not None:
         if options.role != Role.MAIN.value:
-            parser.error("--role is for --config; --local runs both roles by itself with --retry or --retry-policy")
+            parser.error("--role applies to --config; --local runs both roles if --retry or --retry-policy is set")
         from fleet_consumer.worker.local.running import run_local
 
         return run_local(options, os.environ)

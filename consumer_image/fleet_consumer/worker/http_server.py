@@ -1,10 +1,8 @@
-"""The worker's HTTP port: a few pages that are made on request, for probes, Prometheus and the operator.
+"""The worker's HTTP port: read-only pages for probes, Prometheus and the operator, rendered on request.
 
-One thread accepts, each request has its own; all of them are daemons, because nothing here may keep a worker from
-ending. Only GET, no bodies, nothing that changes anything.
+One thread accepts connections, and each request has its own thread. All are daemon threads, so that they never delay
+the worker's exit. Only GET is served.
 """
-
-from __future__ import annotations
 
 import errno
 import hmac
@@ -23,37 +21,35 @@ LOG = logging.getLogger("fleet_consumer.http")
 TEXT: Final = "text/plain; charset=utf-8"
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""A peer that connects and says nothing holds a thread no longer than this."""
+"""Longest time in seconds that a silent client occupies a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer: status, media type, body."""
-
     status: int
     content_type: str
     body: bytes
 
 
 def text_page(ok: bool, text: str) -> Page:
-    """200 or 503 with a line of text, as probes want it."""
+    """Return a page for probes: status 200 if `ok`, otherwise 503, with one line of text."""
     return Page(200 if ok else 503, TEXT, f"{text}\n".encode())
 
 
 def json_page(document: object) -> Page:
-    """200 with a JSON document."""
     return Page(200, "application/json", json.dumps(document).encode())
 
 
-UNAUTHORIZED: Final = Page(401, TEXT, b"this page asks for the pod's uid as a bearer token\n")
+UNAUTHORIZED: Final = Page(401, TEXT, b"this page requires the pod's uid as a bearer token\n")
 
 
 class HttpServer:
-    """Serves `pages` (path to a function that makes the page). Making one binds the port and starts no thread.
+    """Serves `pages` (functions, keyed by path). The constructor binds the port, or raises OSError, and starts no
+    thread.
 
-    Without a `host` all addresses of the machine answer, IPv6 and IPv4 alike: kubelets of a dual-stack or IPv6 cluster
-    probe by IPv6. Port 0 takes any free one, and `port` is its number. `tokens` are the bearer tokens of the paths that
-    ask for one. Raises OSError when the port is taken.
+    With an empty `host` the server listens on all addresses, IPv6 and IPv4, because kubelets of dual-stack and IPv6
+    clusters probe over IPv6. With port 0 any free port is bound; `port` returns the number. `tokens` has the bearer
+    tokens of protected pages, keyed by path.
     """
 
     def __init__(
@@ -75,7 +71,6 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and free the port."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -84,8 +79,8 @@ class HttpServer:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log it: the base class prints, which on a closed pipe would end the thread that accepts."""
-        LOG.debug("a request ended by an error", exc_info=True)
+        """Log instead of printing: on a closed pipe the base class's print would raise and end the accepting thread."""
+        LOG.debug("an HTTP request failed", exc_info=True)
 
 
 class _DualStack(_Server):
@@ -100,7 +95,7 @@ def _bind(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thread
     if not host and socket.has_dualstack_ipv6():
         try:
             return _DualStack((host, port), handler)
-        except OSError as error:  # a kernel that knows IPv6 may have no address of it
+        except OSError as error:  # a kernel with IPv6 support may have no IPv6 address
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
     return _Server((host, port), handler)
@@ -115,16 +110,18 @@ def _request_handler(
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            make, said = pages.get(path), self.headers.get("Authorization", "")
+            make, authorization = pages.get(path), self.headers.get("Authorization", "")
             try:
                 if make is None:
                     page = Page(404, TEXT, b"no such page\n")
-                elif path in tokens and not hmac.compare_digest(said.encode(), f"Bearer {tokens[path]}".encode()):
+                elif path in tokens and not hmac.compare_digest(
+                    authorization.encode(), f"Bearer {tokens[path]}".encode()
+                ):
                     page = UNAUTHORIZED
                 else:
                     page = make()
             except Exception:
-                LOG.exception("a page could not be made")
+                LOG.exception("rendering an HTTP page failed")
                 page = Page(500, TEXT, b"internal error; see the log\n")
             self.send_response(page.status)
             self.send_header("Content-Type", page.content_type)
@@ -132,7 +129,7 @@ def _request_handler(
             self.end_headers()
             self.wfile.write(page.body)
 
-        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - so named by its base
-            """Probes come every few seconds; their requests are no news."""
+        def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - name of the base class
+            """Log nothing, because probes come every few seconds."""
 
     return Handler

@@ -1,10 +1,8 @@
-"""A worker's log on standard error, constant text plus fields: a JSON object for each line, or text.
+"""A worker's log on standard error: constant text plus fields, as one JSON object per line or as plain text.
 
-Whatever is logged while a handler has a record in hand, by the handler or by a library under it, carries that
-record's coordinates. Settings are never logged as a whole: they name secrets' files, and connections hold secrets.
+If a handler, or a library that it calls, logs a line while a record is being handled, the line carries the record's
+coordinates. Neither settings, which name secret files, nor connections, which contain secrets, are logged as a whole.
 """
-
-from __future__ import annotations
 
 import json
 import logging
@@ -21,35 +19,37 @@ from fleet_consumer.record import Record
 from fleet_consumer.worker.printed import printed_as_lines
 
 MESSAGE_CHARACTERS_MAX: Final = 8192
-"""Longer texts are cut: log collectors split or drop what is larger than 16 KiB."""
+"""Limit of a string in characters. Longer strings are cut, because log collectors split or drop lines above 16 KiB."""
 
 BUDGET_LINES: Final = 20
 BUDGET_WINDOW_S: Final = 10.0
-"""At most so many lines about single records in so many seconds; a poisoned topic must not fill a disk."""
+"""At most `BUDGET_LINES` lines about single records are logged in this many seconds, so that poison records do not fill
+the disk."""
 
 PARTS_BUDGET_LINES: Final = 10
 PARTS_BUDGET_WINDOW_S: Final = 60.0
-"""At most so many lines from one of our libraries: librdkafka reports an absent broker several times a second."""
+"""Window in seconds in which at most `PARTS_BUDGET_LINES` lines are logged for each library logger and level.
+librdkafka reports an absent broker several times a second."""
 
 ERASE_LINE: Final = "\x1b[K"
-"""The sequence that has a terminal erase the rest of its line: that of the progress of a local run."""
+"""Terminal sequence that erases the rest of the line, on which a local run shows its progress."""
 OUR_LOGGERS: Final = "fleet_consumer"
 OWN_LOGGERS: Final = frozenset({"fleet_consumer.worker", "fleet_consumer.backfill"})
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """The `extra` argument that puts `values` into a log line."""
+    """Return the `extra` argument that adds `values` to a log line."""
     return {"fields": values}
 
 
 def place_of(record: Record) -> Place:
-    """The place at which a record was read: its partition is the one that may stand, whatever the record's origin."""
+    """Return the place at which a record was read, not its origin: a stuck partition waits at this offset."""
     read = record.delivery
     return Place(read.topic, read.partition, read.offset)
 
 
 def about(record: Record) -> dict[str, object]:
-    """The coordinates under which a record is known in logs: its origin's, and in a retry also where it was read."""
+    """Return a record's coordinates for logs: those of its origin and, for a retry, also those at which it was read."""
     coordinates: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -63,20 +63,23 @@ def about(record: Record) -> dict[str, object]:
 
 
 def now_text(seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
+    """Format a time (seconds since the epoch) as RFC 3339 in UTC with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 RecordInHand = Callable[[logging.LogRecord], Record | None]
-"""The record that a handler had in hand when it logged."""
+"""Returns the record that was being handled by the handler that logged this line, or None."""
 
 ATTRIBUTES: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "fields"}
-"""What a log record has by itself; anything else came from its logger's `extra`."""
+"""Attributes of every log record. Any other attribute of a log record comes from `extra`."""
 
 
 def in_hand(on_loop: Callable[[], Record | None], loop_thread: int | None) -> RecordInHand:
-    """The finder of the record in hand: of `on_loop` on the consume loop's own thread; handlers that run elsewhere
-    carry theirs with them. A batch is known by its first record."""
+    """Return a function that finds the record of the handler that logged a line.
+
+    On the consume loop's thread this is `on_loop()`, in executors the record in `CURRENT_CALL`. A batch is identified
+    by its first record.
+    """
 
     def find(record: logging.LogRecord) -> Record | None:
         call = CURRENT_CALL.get()
@@ -88,40 +91,40 @@ def in_hand(on_loop: Callable[[], Record | None], loop_thread: int | None) -> Re
 
 
 def nothing_in_hand(record: logging.LogRecord) -> None:
-    """The finder of a process that handles no records."""
+    """Return None, for a process that handles no records."""
 
 
 class LineFormatter(logging.Formatter):
-    """The parts of a line that all formats have."""
+    """Builds the components of a log line that all formats share."""
 
     def __init__(self, record_in_hand: RecordInHand = nothing_in_hand) -> None:
         super().__init__()
         self._record_in_hand = record_in_hand
 
     def message(self, record: logging.LogRecord) -> str:
-        """The text, cut; as it stands in the code where its arguments do not fit."""
+        """Return the text, truncated; the unformatted text and the `repr` of its arguments if formatting fails."""
         try:
             return record.getMessage()[:MESSAGE_CHARACTERS_MAX]
         except Exception:
             return f"{record.msg} {record.args!r}"[:MESSAGE_CHARACTERS_MAX]
 
     def values(self, record: logging.LogRecord) -> dict[str, object]:
-        """The coordinates of the record in hand, `extra` of the application, and our own fields."""
+        """Return the coordinates of the record being handled, the application's `extra`, and our own fields."""
         held = self._record_in_hand(record)
         extra = {name: _bounded(value) for name, value in record.__dict__.items() if name not in ATTRIBUTES}
         return {**extra, **(about(held) if held is not None else {}), **getattr(record, "fields", {})}
 
     def exception(self, record: logging.LogRecord) -> str:
-        """The traceback, its end if it is long; empty without one."""
+        """Return the traceback, or its end if it is too long; empty without an exception."""
         return self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:] if record.exc_info else ""
 
     def stack(self, record: logging.LogRecord) -> str:
-        """The stack that a logger's `stack_info` asks for, its end if it is long; empty without one."""
+        """Return the stack of `stack_info`, or its end if it is too long; empty without a stack."""
         return self.formatStack(record.stack_info)[-MESSAGE_CHARACTERS_MAX:] if record.stack_info else ""
 
 
 class JsonFormatter(LineFormatter):
-    """One JSON object on one line, an exception within it."""
+    """Formats a log record as one JSON object on one line, including the exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         head: dict[str, object] = {
@@ -137,25 +140,25 @@ class JsonFormatter(LineFormatter):
             line["stackInfo"] = text
         try:
             return json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
-        except Exception:  # a number that JSON does not have, a key that is no text, an object without a `repr`
+        except Exception:  # NaN or infinity, a key that is not a string, a failing `repr`
             return json.dumps({str(name): _plain(value) for name, value in line.items()}, ensure_ascii=False)
 
 
 def _bounded(value: object) -> object:
-    """The value, or the beginning of its JSON where that is too long."""
+    """Return the value, or the beginning of its JSON if the JSON is too long."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str):
         return value[:MESSAGE_CHARACTERS_MAX]
     try:
         text = json.dumps(value, default=repr, ensure_ascii=False)
-    except Exception:  # it has no JSON; `_plain` finds something to say
+    except Exception:  # the value cannot be serialized; `_plain` makes a string of it
         return value
     return value if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX]
 
 
 def _plain(value: object) -> str | int | bool | None:
-    """A value that JSON certainly has."""
+    """Return a value that can always be represented in JSON."""
     if value is None or isinstance(value, str | int):
         return value
     try:
@@ -165,7 +168,7 @@ def _plain(value: object) -> str | int | bool | None:
 
 
 class LineBudget:
-    """Lets so many lines through in each window, and counts the others. Pure: `now` is any clock's seconds."""
+    """Admits `lines` lines in each window and counts the others. Pure: `now` is in seconds of any clock."""
 
     def __init__(self, lines: int = BUDGET_LINES, window_s: float = BUDGET_WINDOW_S) -> None:
         self._lines = lines
@@ -174,10 +177,8 @@ class LineBudget:
         self._spent = 0
 
     def spend(self, now: float) -> tuple[bool, int]:
-        """True if one more line may be written, and how many were left out since the last window that left some out.
-
-        The count is given once, with the first line of the next window.
-        """
+        """Return True if one more line may be written, and the number of lines suppressed in the previous window. The
+        number is returned once, with the first line of the next window; otherwise it is 0."""
         left_out = 0
         if now - self._opened_at >= self._window_s:
             left_out = max(0, self._spent - self._lines)
@@ -187,9 +188,9 @@ class LineBudget:
 
 
 class PartsBudget(logging.Filter):
-    """Bounds the lines of our own libraries; the worker's lines and those of handlers all pass.
+    """Limits the lines of our libraries, such as those of the consumer. All lines of the worker and of handlers pass.
 
-    Each logger has a budget for each level, so that many lines about rebalances never hide the one error after them.
+    Each logger has a budget per level, so that many lines about rebalances never hide a single error that follows.
     """
 
     def __init__(self) -> None:
@@ -197,7 +198,7 @@ class PartsBudget(logging.Filter):
         self._budgets: dict[tuple[str, int], LineBudget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the line may pass; the first one after some that were left out names how many there were."""
+        """Return True if the line may pass. The first line after suppressed lines carries the number of these lines."""
         if not record.name.startswith("fleet_consumer.") or record.name in OWN_LOGGERS:
             return True
         key = (record.name, record.levelno)
@@ -209,10 +210,8 @@ class PartsBudget(logging.Filter):
 
 
 class TextFormatter(LineFormatter):
-    """The same lines for people; a traceback follows in lines of its own.
-
-    `process` tells apart the lines of several processes on one terminal.
-    """
+    """Formats a log record as plain text; a traceback follows on separate lines. `process` distinguishes the lines of
+    several processes on one terminal."""
 
     def __init__(
         self, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = "", terminal: bool = False
@@ -229,21 +228,20 @@ class TextFormatter(LineFormatter):
 
 
 class OwnLog:
-    """The place of this process's own lines, which an application that configures logging must not lose.
+    """Keeps our loggers working after an application has configured logging.
 
-    `logging.config` disables all loggers that exist and takes the handlers of the root logger away, by default.
+    By default `logging.config` disables all existing loggers and removes the root logger's handlers.
     """
 
     def __init__(self) -> None:
         self._handler: logging.Handler | None = None
         self._level = logging.NOTSET
 
-    def begin(self, handler: logging.Handler, level: int) -> None:
-        """Remember the handler of the log, and its level."""
+    def attach(self, handler: logging.Handler, level: int) -> None:
         self._handler, self._level = handler, level
 
     def keep(self) -> None:
-        """Have the lines of our own loggers logged as before; called after the application's code had its chance."""
+        """Restore our loggers. Called after application code that may have configured logging."""
         if self._handler is None:
             return
         for name in list(logging.root.manager.loggerDict):
@@ -253,10 +251,9 @@ class OwnLog:
         if self._handler not in logging.getLogger().handlers and self._handler not in ours.handlers:
             ours.addHandler(self._handler)
             ours.setLevel(self._level)
-            ours.propagate = False  # a handler of the application would print them, and what is printed is logged
+            ours.propagate = False  # if the application's log handler printed our lines, they would be logged again
 
     def end(self) -> None:
-        """Leave our loggers as they were."""
         ours = logging.getLogger(OUR_LOGGERS)
         if self._handler is not None and self._handler in ours.handlers:
             ours.removeHandler(self._handler)
@@ -266,15 +263,13 @@ class OwnLog:
 
 
 OWN_LOG: Final = OwnLog()
-"""One for the process, as logging is."""
 
 
 @contextmanager
 def logging_as(
     config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = ""
 ) -> Iterator[None]:
-    """Send all logging of this process to standard error, and until the end of the context all that is printed, too,
-    where each line must be JSON."""
+    """Send this process's logging to standard error; with the JSON format also lines printed inside the context."""
     lines: LineFormatter = JsonFormatter(record_in_hand)
     if config.format != "Json":
         lines = TextFormatter(record_in_hand, process=process, terminal=sys.stderr.isatty())
@@ -283,7 +278,7 @@ def logging_as(
     handler.setFormatter(lines)
     logging.basicConfig(level=config.level.upper(), handlers=[handler], force=True)
     level = logging.getLogger().level
-    OWN_LOG.begin(handler, level)
+    OWN_LOG.attach(handler, level)
     try:
         with printed_as_lines(handler, level) if config.format == "Json" else nullcontext():
             yield

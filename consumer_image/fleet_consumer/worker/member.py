@@ -1,10 +1,8 @@
-"""The worker's own report: alive, ready, and the document behind /member.
+"""The worker's report: liveness, readiness and the /member document.
 
-Everything is read from other threads' objects without locks: each field that is read is replaced as a whole by its
-one writer, and mappings are copied in one step before they are walked.
+Data of other threads is read without locks, because each field has a single writer that replaces it as a whole.
+Mappings are copied in one step before they are iterated.
 """
-
-from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
@@ -29,23 +27,26 @@ from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
-"""A loop that handles no record comes round at least so often: the longest waits in it are those of a rebalance."""
+"""Limit in seconds for a round of the consume loop in which no record is handled. Its longest waits are those of a
+rebalance."""
 
 HANDLER_GRACE_S: Final = 30.0
-"""Time beyond the poll interval, after which the watchdog ends a hung worker anyway."""
+"""Time in seconds beyond the poll interval after which liveness fails because of a hung handler. The watchdog normally
+acts first."""
 
 SESSION_ENDED: Final = "SessionEnded"
-"""Reason of a stuck partition: an error outside of its handler ended the session at this record."""
+"""Reason for a stuck partition: the session ended at this record, with an error that its handler did not raise."""
 
 ERROR_CHARACTERS_MAX: Final = 512
-"""Characters of an error's text: the operator shows as many of a stuck partition's."""
+"""Limit of a reported error's text in characters. The operator shows as many for a stuck partition."""
 
 ENTRIES_MAX: Final = 100
-"""Entries of lists that have one for each partition: the operator shows fewer, and drops a report beyond 1 MiB."""
+"""Maximum length of lists with an entry per partition. The operator shows fewer, and drops a report larger than 1
+MiB."""
 
 PLACES_MAX: Final = 1_000
-"""Stuck partitions that are named, if only by their place: each keeps a worker from being taken away, and no fleet has
-more workers."""
+"""Limit of the listed stuck partitions; those beyond `ENTRIES_MAX` have no message. When the operator shrinks a fleet,
+it keeps a worker for each stuck partition, and no fleet has more workers than this limit."""
 
 FAILED_KINDS_MAX: Final = 20
 
@@ -54,10 +55,11 @@ NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """Sessions that errors have ended, one soon after the other; of the last error only its text is kept.
+    """A series of sessions that ended with errors soon after each other. `reason` and `message` are those of the last
+    error.
 
-    `since` and `at` are the ends of the first and the last (wall clock, seconds), `sessions` counts them. `record` was
-    in the handler's hands at the last end, None where that is not known.
+    `since` and `at` are the ends of the first and of the last session (wall clock, seconds). `record` is the record
+    that was being handled when the last session ended, None if unknown.
     """
 
     reason: str
@@ -70,11 +72,8 @@ class SessionEnd:
 
 @dataclass(slots=True)
 class WorkerState:
-    """State shared by the process's parts. Written by the main thread, except `hangs`, `in_hand` and `hung_setup` (by
-    the watchdog) and `stats` (by the consume loop's).
-
-    `breaker`, `retry` and `work` are called by any thread.
-    """
+    """State shared by the threads of the process. The main thread writes it, except `hangs`, `in_hand` and `hung_setup`
+    (written by the watchdog) and `stats` (consume loop). `breaker`, `retry` and `work` are called on any thread."""
 
     revision: str
     max_poll_interval_s: float
@@ -83,38 +82,39 @@ class WorkerState:
     session: Session | None = None
     error: Exception | None = None
     hung_setup: Exception | None = None
-    """A `setup` that does not return; written by the watchdog."""
+    """The error of a `setup` that has not returned in time."""
     ended: SessionEnd | None = None
-    """The last ends of sessions, until one has lived longer than the longest wait between two."""
+    """The last session errors, cleared once a session has lived longer than the longest back-off between sessions."""
     hangs: tuple[tuple[Hang, float], ...] = ()
-    """Handlers that do not answer, and since when (wall clock, seconds)."""
+    """Handler calls that do not return, with their start times (wall clock, seconds)."""
     in_hand: tuple[tuple[Record, float], ...] = ()
-    """Records that handlers have had for a while, and since when, the oldest first."""
+    """Records that have been in handlers for a while, with the start times (wall clock, seconds), the oldest first."""
     handler_error: Callable[[], Exception | None] = lambda: None
-    """The error that keeps the handler from being called, such as a sidecar that does not listen."""
+    """Returns the error that prevents handler calls, such as a sidecar that does not listen, or None."""
     breaker: Callable[[], BreakerSnapshot | None] = lambda: None
     retry: Callable[[], dict[str, Any] | None] = lambda: None
-    """`retry_document`, None without retries."""
+    """Returns `retry_document`, or None without retries."""
     work: Callable[[], Work] = lambda: Work(0.0, slots=1)
 
 
 def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
-    """Liveness: the part of the worker that does not come round, None while all do (`now` is monotonic).
+    """Return a message that names a stuck thread, for the liveness probe; None if all threads make progress. `now` is
+    in monotonic seconds. `watchdog_beat_at` is the start of the watchdog's last round, None before the watchdog starts.
 
-    An unreachable broker is no reason to restart. `watchdog_beat_at`: the watchdog's last round, None before its start.
+    An unreachable broker is not a reason to restart the worker.
     """
     if watchdog_beat_at is not None and now - watchdog_beat_at > IDLE_LOOP_LIMIT_S:
-        return "the watchdog is stuck or has ended, so the worker would not hear SIGTERM"
+        return "the watchdog is stuck or has ended, so the worker would not react to SIGTERM"
     session = state.session
     limit = state.max_poll_interval_s + HANDLER_GRACE_S if handling else IDLE_LOOP_LIMIT_S
     return "the consume loop is stuck" if session is not None and now - session.loop.beat_at > limit else None
 
 
 def ready(state: WorkerState) -> tuple[bool, str]:
-    """Readiness and its reason: the worker is a member that can do its work. A rebalance alone changes nothing.
+    """Return the worker's readiness and its reason. A worker is ready if it is a group member that can work.
 
-    Errors of a partition are shown by /member only, those of reading and of its commits, and the stop that the policy
-    `none` asks for: the others go on.
+    A rebalance alone does not change readiness. Errors of single partitions (fetch errors, refused commits, no
+    committed offset under the reset policy `none`) are shown only by /member, because the other partitions continue.
     """
     session = state.session
     error = current_error(state) or state.handler_error()
@@ -129,7 +129,7 @@ def ready(state: WorkerState) -> tuple[bool, str]:
 
 
 def current_error(state: WorkerState) -> Exception | None:
-    """The error that keeps the worker from its work now, the nearest cause first."""
+    """Return the error that prevents the worker from working now, the most direct cause first; None without one."""
     if state.hung_setup is not None:
         return state.hung_setup
     if state.error is not None or state.session is None:
@@ -138,8 +138,8 @@ def current_error(state: WorkerState) -> Exception | None:
     return loop.error or state.session.consumer.membership().error or loop.committing.refused
 
 
-def note_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:
-    """Note that an error ended a session with this record in its handler; `now` is wall clock."""
+def record_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:
+    """Store the error that ended a session, and the record that was being handled. `now` is in wall clock seconds."""
     before = state.ended
     state.error = error
     state.ended = SessionEnd(
@@ -153,7 +153,7 @@ def note_end(state: WorkerState, error: Exception, record: Record | None, now: f
 
 
 def _text(error: Exception) -> str:
-    """An error's text; one without a reason is a bug, so its place in the code is added."""
+    """Return an error's text. An error without a `reason` is a bug, so its code location is added."""
     text = str(error)[:ERROR_CHARACTERS_MAX]
     places = traceback.extract_tb(error.__traceback__)
     if hasattr(error, "reason") or not places:
@@ -204,13 +204,13 @@ def member_document(state: WorkerState) -> dict[str, Any]:
 
 
 def _failed(counts: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
-    """Reasons for which this process has given records up, most frequent first."""
+    """Return the reasons for which this process sent records to the failed topic, the most frequent first."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FAILED_KINDS_MAX]
     return [{"reason": reason, "errorClass": kind, "records": count} for (reason, kind), count in most]
 
 
 def _expired(session: Session) -> list[dict[str, object]]:
-    """The last gap that this session met in each partition of a retry topic: records deleted while they waited."""
+    """Return each retry partition's last gap in this session: records that were deleted while they waited."""
     return [
         {"topic": topic, "partition": number, "first": reset.position, "next": reset.start}
         for (topic, number), reset in sorted(session.consumer.out_of_range().by_partition.items())
@@ -231,8 +231,7 @@ def _ended(ended: SessionEnd | None) -> dict[str, object] | None:
 
 
 def _work(state: WorkerState) -> dict[str, object]:
-    """The time for which this process was busy and the records that it has handled, both since its start, and the
-    records that it has in hand."""
+    """Return this process's busy time and handled records since its start, and the records being handled now."""
     busy_seconds, slots = state.work()
     return {
         "busySeconds": round(busy_seconds, 3),
@@ -255,7 +254,7 @@ def _breaker(breaker: BreakerSnapshot | None) -> dict[str, object] | None:
 def retry_document(
     role: str, policies: Policies | None, waiting: Mapping[TopicPartition, Waiting], stats: Stats
 ) -> dict[str, Any]:
-    """A worker's view of its group's retry flow. `policies` is None until their file was read once."""
+    """Return a worker's view of its group's retry flow. `policies` is None until the policy file has been read."""
     return {
         "role": role,
         "waiting": [
@@ -282,15 +281,14 @@ def _offsets(loop: Loop, field: str) -> dict[str, dict[str, int]]:
 
 
 def _paused(session: Session) -> list[dict[str, object]]:
-    """Partitions that the worker does not read for the time being, with the reasons."""
     return [
         {"topic": topic, "partition": number, "reasons": sorted(reasons)}
-        for (topic, number), reasons in sorted(session.pauses.reasons.items())
+        for (topic, number), reasons in sorted(session.parts.pauses.reasons.items())
     ]
 
 
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
-    """Records that are not completed, the oldest first."""
+    """Return the records at which partitions are stuck, the oldest first."""
     stuck: list[tuple[float, dict[str, object]]] = []
 
     def add(place: Place, reason: str, message: str, since: float) -> None:
@@ -301,7 +299,7 @@ def _stuck(state: WorkerState) -> list[dict[str, object]]:
     if ended is not None and ended.record is not None:
         add(ended.record, SESSION_ENDED, f"{ended.reason}: {ended.message}", ended.since)
     for hang, since in state.hangs:
-        add(place_of(hang.record), "HandlerTimeout", "its handler does not return", since)
+        add(place_of(hang.record), "HandlerTimeout", "the handler does not return", since)
     if state.session is not None:
         for (topic, number), partition in sorted(dict(state.session.loop.partitions).items()):
             hold = partition.hold

@@ -1,9 +1,7 @@
-"""A worker's Prometheus metrics, in a registry of their own.
+"""A worker's Prometheus metrics in a separate registry, read from plain counters at each scrape.
 
-They are read from plain counters at each scrape: nothing on the way of a record knows Prometheus.
+Code that handles records does not depend on Prometheus. Decision: docs/decisions/0038-metrics-and-logs.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partialmethod
@@ -17,7 +15,7 @@ from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.distribution import own_version
 from fleet_consumer.worker.config.role import Role
-from fleet_consumer.worker.consume.lags import NO_ENDS, lag_of, seconds_behind
+from fleet_consumer.worker.consume.lags import lag_of, seconds_behind
 from fleet_consumer.worker.member import WorkerState, ready
 from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Histogram
@@ -26,42 +24,39 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTERS = (
     ("produced_records", "Records written on behalf of handlers.", "produced"),
-    ("batches", "Polls that brought records.", "batches"),
+    ("batches", "Polls that returned records.", "batches"),
     ("poll_wait_seconds", "Time spent waiting for records, in seconds.", "poll_wait_seconds"),
     ("ack_wait_seconds", "Time spent waiting for acknowledgements, in seconds.", "ack_wait_seconds"),
     ("rebalances", "Assignments received.", "rebalances"),
     ("lost_partitions", "Partitions lost without a chance to commit.", "lost_partitions"),
-    ("timeouts", "Records whose handler took too long and was cancelled.", "timeouts"),
-    ("abandoned_records", "Records whose handling ended after their partition had gone; repeated.", "abandoned"),
-    ("suppressed_copies", "Copies of a retry hop that were passed over.", "suppressed"),
+    ("timeouts", "Records whose handler call timed out and was cancelled.", "timeouts"),
+    ("abandoned_records", "Records handled after their partition was revoked; they are repeated.", "abandoned"),
+    ("suppressed_copies", "Duplicate copies of a retry publish that were skipped.", "suppressed"),
     ("damaged_headers", "Deliveries whose kr- headers had to be clamped or replaced.", "damaged_headers"),
     ("unknown_policies", "Failed deliveries that named an unknown policy revision.", "unknown_policies"),
-    ("unreadable_offsets", "Offsets of unreadable data that were passed by on request.", "unreadable_offsets"),
+    ("unreadable_offsets", "Offsets of unreadable data that were skipped on request.", "unreadable_offsets"),
 )
-"""Name after the prefix, help text, field of Stats."""
+"""Counters: name after the prefix, help text, and field of Stats."""
 
 PREFIX: Final = "consumer_fleet_worker_"
 
-TRUNCATIONS = "Times that a log no longer had what was read: an unclean election, or a topic made anew."
+TRUNCATIONS = "Log truncations below the worker's position, by an unclean leader election or a recreated topic."
 
 PARTITION_GAUGES: Final = {
-    "position_offset": "Next offset to hand to the handler.",
+    "position_offset": "Offset of the next record for the handler.",
     "committed_offset": "Committed offset.",
-    "end_offset": "End of the partition, as of the last answer.",
+    "end_offset": "End offset of the partition, from the last response.",
     "lag_records": "Records between the committed offset and the end.",
-    "behind_seconds": "Age of the oldest record in hand, or else of the last one handled; 0 with nothing left.",
+    "behind_seconds": "Age of the oldest record being handled, else of the last handled record; 0 if all are handled.",
 }
-"""Gauges of owned partitions, by their names after `partition_`."""
+"""Gauges of owned partitions: help texts, keyed by the name without `partition_`."""
 INFO: Final = ("version", "revision")
 
 BREAKER_STATES = ("Closed", "HalfOpen", "Open")
 
 
 class GroupLabels(NamedTuple):
-    """Labels of each of a worker's metrics: the ConsumerGroup, the Kafka group, main or retry.
-
-    Never `namespace` or `pod`: Prometheus sets these itself, for the target that it scrapes.
-    """
+    """Labels of every worker metric. Prometheus sets `namespace` and `pod` itself, for the scraped target."""
 
     group_namespace: str
     group_name: str
@@ -70,12 +65,10 @@ class GroupLabels(NamedTuple):
 
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
-"""Values by the values of the labels of one metric."""
+"""The label values and the value of each sample."""
 
 
 class WorkerCollector:
-    """Renders a worker's counters and state at the moment they are asked for."""
-
     def __init__(self, state: WorkerState, labels: GroupLabels, clock: Clock) -> None:
         self._stats = state.stats
         self._state = state
@@ -103,50 +96,58 @@ class WorkerCollector:
         return family
 
     def describe(self) -> list[Metric]:
-        """Nothing to check at registration: this is the registry's only user."""
+        """Return no metrics to check for duplicates, because this registry has no other collector with our metrics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats
         results = [((each,), float(getattr(stats, each))) for each in ("done", "failed", "dropped", "retried")]
-        yield self._counter("records", "Records by what became of them.", results, "result")
+        yield self._counter("records", "Records by outcome.", results, "result")
         commits: Samples = [(("acknowledged",), stats.commits), (("failed",), stats.commit_failures)]
         yield self._counter("commits", "Offset commits by outcome.", commits, "outcome")
         for name, text, field in COUNTERS:
             yield self._counter(name, text, [((), getattr(stats, field))])
         busy = self._state.work().busy_seconds
-        yield self._counter("busy_seconds", "Time for which handlers ran, by the number of slots.", [((), busy)])
-        yield self._histogram("handler_duration_seconds", "How long calls of the handler take.", stats.handling)
+        yield self._counter("busy_seconds", "Time in which handlers ran, divided by the number of slots.", [((), busy)])
+        yield self._histogram("handler_duration_seconds", "Duration of handler calls.", stats.handling)
         yield from self._retries()
         yield from self._out_of_range()
         yield from self._gauges()
 
     def _retries(self) -> Iterator[Metric]:
-        """Failures on the way through the retry topics, and the lateness of retried records."""
         stats = self._stats
-        # All reasons from the beginning: a rate does not see a series' first value, so the first failure.
+        # Every reason is exported from the start. `rate` ignores a series' first value, and would otherwise miss the
+        # first failure.
         reasons = {reason.value: 0 for reason in FailureReason} | dict(stats.failures)
-        yield self._counter("hops", "Records sent to a retry topic, by its delay.", _by_label(stats.hops), "delay")
+        yield self._counter(
+            "retry_publishes", "Records sent to a retry topic, by its delay.", _by_label(stats.retry_publishes), "delay"
+        )
         yield self._counter("failures", "Records sent to the failed topic, by reason.", _by_label(reasons), "reason")
-        yield self._histogram("due_lateness_seconds", "From due to handed out, of retried records.", stats.lateness)
+        yield self._histogram(
+            "due_lateness_seconds",
+            "Time from a retried record's due time to its admission for the handler.",
+            stats.lateness,
+        )
         breaker, retry = self._state.breaker(), self._state.retry()
         if breaker is not None:
             states = [((name,), float(name == breaker.state)) for name in BREAKER_STATES]
-            yield self._gauge("breaker_state", "1 for the retry budget's state.", states, "state")
+            yield self._gauge(
+                "breaker_state", "1 for the current state of the retry budget's breaker.", states, "state"
+            )
         if retry is not None:
             waiting: Samples = [((), retry["waitingCount"])]
-            yield self._gauge("waiting_partitions", "Partitions that wait for their record.", waiting)
+            yield self._gauge("waiting_partitions", "Retry partitions whose next record is not due yet.", waiting)
 
     def _out_of_range(self) -> Iterator[Metric]:
-        """A new session counts from zero again, as a restarted worker does."""
+        """Yield the counters of out-of-range or truncated positions. Each session counts from zero, like a restart."""
         session = self._state.session
         report = session.consumer.out_of_range() if session else OutOfRangeReport()
         truncations = session.consumer.truncations() if session else TruncationReport()
         for name, text, count in (
-            ("out_of_range", "Times that brokers did not have the next offset.", report.count),
+            ("out_of_range", "Times that a position was out of range.", report.count),
             ("skipped_offsets", "Offsets that were skipped because they were out of range.", report.skipped),
             ("truncations", TRUNCATIONS, truncations.count),
-            ("cut_offsets", "Offsets that were read and then lost by the cluster.", truncations.cut),
+            ("cut_offsets", "Offsets that were read and then truncated by the cluster.", truncations.cut),
         ):
             yield self._counter(name, text, [((), count)])
 
@@ -161,19 +162,19 @@ class WorkerCollector:
             ("ready", "1 while the worker is a member that can work.", int(joined)),
             ("generation", "The group's generation, -1 while not joined.", generation),
             ("assigned_partitions", "Partitions owned.", len(partitions)),
-            ("in_flight_records", "Records taken up and not through their handler.", in_flight),
-            ("held_partitions", "Partitions whose writes do not come through.", held),
+            ("in_flight_records", "Admitted records whose handling has not ended.", in_flight),
+            ("held_partitions", "Partitions held because of unacknowledged writes.", held),
         ):
             yield self._gauge(name, text, [((), value)])
         yield self._gauge(
-            "info", "1; names the worker's version and revision.", [((own_version(), self._state.revision), 1)], *INFO
+            "info", "Always 1; labelled with version and revision.", [((own_version(), self._state.revision), 1)], *INFO
         )
         yield from self._partitions(session)
 
     def _partitions(self, session: Session | None) -> Iterator[Metric]:
-        """Only of partitions that this worker owns; what is not known is absent."""
+        """Yield the gauges of owned partitions. Unknown values are absent."""
         partitions = dict(session.loop.partitions) if session else {}
-        ends = session.loop.ends.look(partitions) if session and partitions else NO_ENDS
+        ends = session.loop.ends.current(partitions) if session and partitions else {}
         in_hand = (lambda: session.loop.in_hand) if session else lambda: None
         now, retries = self._clock.wall(), self._labels.role == Role.RETRY
         values: dict[str, list[tuple[tuple[str, ...], float]]] = {name: [] for name in PARTITION_GAUGES}
@@ -184,7 +185,7 @@ class WorkerCollector:
                 "committed_offset": partition.committed,
                 "end_offset": end,
                 "lag_records": lag_of(partition, end),
-                # Records of retry topics wait on purpose; how late they are is `due_lateness_seconds`.
+                # Absent for retry topics, whose records wait on purpose. `due_lateness_seconds` shows their lateness.
                 "behind_seconds": None if retries else seconds_behind(partition, end, in_hand, now),
             }
             for name, value in found.items():
@@ -199,7 +200,6 @@ def _by_label(counts: dict[str, int]) -> Samples:
 
 
 def metrics_page(state: WorkerState, labels: GroupLabels, clock: Clock) -> Callable[[], bytes]:
-    """A function that renders the page behind /metrics."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(state, labels, clock))
     ProcessCollector(registry=registry)

@@ -1,6 +1,4 @@
-"""Standard output and standard error of a worker as lines of its log: `print` of a handler, warnings, tracebacks."""
-
-from __future__ import annotations
+"""Redirection of standard output and standard error to the log: a handler's `print`, warnings and tracebacks."""
 
 import errno
 import io
@@ -21,26 +19,24 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 LINE_CHARACTERS_MAX: Final = 8192
-"""A longer line is logged in pieces of this length."""
+"""Limit of a printed line in characters. A longer line is logged in pieces of this length."""
 
 OBJECT_CHARACTERS_MAX: Final = 256 * 1024
-"""Length up to which a line that begins like an object waits for its end; then it is logged in pieces, too."""
+"""Limit in characters of an incomplete line that begins with `{` and is kept whole. A longer one is logged in pieces as
+well."""
 
 UNCAUGHT: Final = "uncaught"
 
 
 GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EIO})
-"""Errors of a write to a pipe, a socket or a terminal that nobody reads any more."""
+"""Errors when writing to a pipe, a socket or a terminal that nobody reads any longer."""
 
 
 class Output(io.FileIO):
-    """A standard stream that outlives its reader: what is written afterwards is dropped, and raises nothing.
-
-    So no `print` of a handler fails its record because the pipe of a run in a terminal was closed.
-    """
+    """A standard stream that outlives its reader: after the reader has closed it, writes are dropped without an error.
+    Otherwise a handler's `print` to a closed pipe would fail its record."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or drop it where the reader is gone."""
         try:
             return super().write(data)
         except OSError as error:
@@ -50,7 +46,7 @@ class Output(io.FileIO):
             return len(data)
 
     def unread(self) -> bool:
-        """Return True once the reader is gone, which is seen without a write where the system has `poll`."""
+        """Return True once the reader has closed the stream, which systems with `poll` detect without a write."""
         if not self._dropped and hasattr(select, "poll"):
             found = select.poll()
             found.register(self.fileno(), 0)
@@ -63,17 +59,17 @@ class Output(io.FileIO):
     def _drop(self) -> None:
         self._dropped = True
         sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, self.fileno())  # libraries and child processes write to the number
+        os.dup2(sink, self.fileno())  # libraries and child processes write to the file descriptor
         os.close(sink)
 
 
 def outlive_readers() -> list[Output]:
-    """Replace standard output and standard error by streams that outlive their readers; called before logging."""
+    """Replace standard output and error by streams that outlive their readers. Call it before logging is configured."""
     outputs = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):
-            continue  # closed from the beginning, or replaced by whoever called
+            continue  # closed at the start, or replaced by the caller
         stream.flush()
         output = Output(stream.fileno(), "w", closefd=False)
         buffering = stream.line_buffering
@@ -85,12 +81,12 @@ def outlive_readers() -> list[Output]:
 
 @dataclass(slots=True)
 class _Rest:
-    """The beginning of a thread's line, in parts: joining them at each write would be quadratic."""
+    """The start of a thread's incomplete line, in pieces, because joining them at each write takes quadratic time."""
 
     parts: list[str] = field(default_factory=list)
     length: int = 0
 
-    def take(self) -> str:
+    def pop_text(self) -> str:
         text = "".join(self.parts)
         self.parts.clear()
         self.length = 0
@@ -108,38 +104,38 @@ class _Rest:
 
 
 class PrintedLines:
-    """Stands for a text stream; each line that is written becomes a line of the log, by the thread that wrote it.
+    """Replaces a text stream. Each written line becomes a log line, on the thread that wrote it.
 
-    A line that is a JSON object already passes as it is: the application has a log format of its own. What the log's
-    own output writes to its stream while it reports an error goes to the stream itself. Lines go to `log` itself and
-    not to a logger: `logging.config` of an application disables loggers, and a handler that it gives to the root
-    logger may write to this stream.
+    A line that is a JSON object passes unchanged, because it comes from an application with its own log format. Writes
+    of the log handler itself, while it reports an error, go to the original stream. Lines go to the handler `log` and
+    not to a logger, because an application's `logging.config` disables loggers, and its root handler may write to this
+    stream.
     """
 
     def __init__(self, stream: TextIO, name: str, level: int, log: logging.Handler | None) -> None:
         self._stream = stream
         self._name = name
         self._level = level
-        self._log = log  # None where the level of the log leaves these lines out
+        self._log = log  # None if the log level excludes these lines
         self._own = threading.local()
         self._waiting: dict[threading.Thread, _Rest] = {}
 
     def write(self, text: str) -> int:
-        """Log the lines that end in `text`; the rest waits for its end."""
+        """Log the complete lines in `text`, and keep the rest until its line is complete."""
         if getattr(self._own, "logging", False):
             return self._stream.write(text)
         rest = self._rest()
         first, *lines = text.split("\n")
         rest.keep(first)
         for line in lines:
-            self._emit(rest.take())
+            self._emit(rest.pop_text())
             rest.keep(line)
         if rest.is_full:
-            waiting = rest.take()
+            waiting = rest.pop_text()
             whole = len(waiting) // LINE_CHARACTERS_MAX * LINE_CHARACTERS_MAX
             self._emit_pieces(waiting[:whole])
             rest.keep(waiting[whole:])
-        self._note(rest)
+        self._track(rest)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -147,21 +143,21 @@ class PrintedLines:
             self.write(line)
 
     def flush(self) -> None:
-        """Log what waits for the end of its line."""
+        """Log this thread's incomplete line."""
         rest = self._rest()
-        self._emit(rest.take())
-        self._note(rest)
+        self._emit(rest.pop_text())
+        self._track(rest)
         self._stream.flush()
 
     def finish(self) -> None:
-        """Log what waits in any thread, at the end."""
+        """Log the incomplete lines of all threads."""
         while self._waiting:
             _, rest = self._waiting.popitem()
-            self._emit(rest.take())
+            self._emit(rest.pop_text())
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Lines of a log have no colours."""
+        """Return False, because log lines have no colours."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -173,8 +169,8 @@ class PrintedLines:
             rest = self._own.rest = _Rest()
         return rest
 
-    def _note(self, rest: _Rest) -> None:
-        """Remember who waits for the end of a line; the lines of threads that have ended have no other end."""
+    def _track(self, rest: _Rest) -> None:
+        """Track the threads with an incomplete line, and log the incomplete lines of threads that have ended."""
         thread = threading.current_thread()
         if not rest.length:
             self._waiting.pop(thread, None)
@@ -182,7 +178,7 @@ class PrintedLines:
             for ended in [each for each in list(self._waiting) if not each.is_alive()]:
                 left = self._waiting.pop(ended, None)
                 if left is not None:
-                    self._emit(left.take())
+                    self._emit(left.pop_text())
             self._waiting[thread] = rest
 
     def _emit(self, line: str) -> None:
@@ -206,7 +202,7 @@ class PrintedLines:
 
 
 def put(log: logging.Handler, name: str, level: int, message: str, error: ExceptionInfo | None = None) -> None:
-    """Give a line to a handler, past all loggers."""
+    """Pass a line directly to a handler, without a logger."""
     log.handle(logging.LogRecord(name, level, "", 0, message, None, error))
 
 
@@ -221,10 +217,11 @@ def _is_object(line: str) -> bool:
 
 @contextmanager
 def printed_as_lines(log: logging.Handler, bound: int) -> Iterator[None]:
-    """Have `log` write what is printed until the end of the context, and uncaught exceptions as one line each.
+    """Let `log` write printed lines and uncaught exceptions, each as one line, until the end of the context. Printed
+    lines below the level `bound` are dropped.
 
-    Printed lines below the level `bound` are left out. An exception that leaves the context is written by the
-    interpreter's hook, if nobody catches it. The handler must write to a stream that it was given before.
+    An exception that leaves the context and is not caught later is logged by `sys.excepthook`. `log` must write to a
+    stream that was opened before the context.
     """
     streams, hooks = (sys.stdout, sys.stderr), (sys.excepthook, threading.excepthook)
     out, err = (
@@ -250,11 +247,12 @@ def printed_as_lines(log: logging.Handler, bound: int) -> Iterator[None]:
 def _uncaught(
     log: logging.Handler, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    put(log, UNCAUGHT, logging.ERROR, "an exception was not caught", (kind, error, traceback))
+    put(log, UNCAUGHT, logging.ERROR, "uncaught exception", (kind, error, traceback))
 
 
 def _left(log: logging.Handler, left: BaseException, otherwise: ExceptHook, *found: Any) -> None:
-    """The hook after an exception has left the context: that one is still a line of the log."""
+    """Act as `sys.excepthook` after the context. Only the exception that left the context is still logged as one
+    line."""
     if found[1] is left and isinstance(left, Exception):
         _uncaught(log, *found)
     else:
@@ -266,4 +264,4 @@ def _uncaught_in_thread(log: logging.Handler, found: threading.ExceptHookArgs) -
         return
     name = found.thread.name if found.thread is not None else "a thread"
     error = (found.exc_type, found.exc_value, found.exc_traceback)
-    put(log, UNCAUGHT, logging.ERROR, f"an exception ended {name}", error)
+    put(log, UNCAUGHT, logging.ERROR, f"uncaught exception in {name}", error)

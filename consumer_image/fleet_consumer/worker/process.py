@@ -1,11 +1,10 @@
-"""The worker's process: from its settings to its exit code.
+"""The worker process, from its settings to its exit code.
 
-The main thread runs the handler's `setup`, then sessions one after the other, then `teardown`. Beside it live the HTTP
-threads, the watchdog, and the two threads of each session's consumer. External errors (brokers unreachable, wrong
-password, topic missing, fenced) leave the process alive and not ready, with the reason in /member and in the log.
+The main thread runs the handler's `setup`, then one session after the other, then `teardown`. The HTTP threads, the
+watchdog and the two threads of each session's consumer run in parallel. External errors (brokers unreachable, wrong
+password, topic missing, member fenced) do not end the process. The worker is then not ready, and gives the reason in
+/member and in the log.
 """
-
-from __future__ import annotations
 
 import logging
 import os
@@ -14,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from fleet_consumer.clock import Clock, SystemClock
-from fleet_consumer.contract.pod import HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
+from fleet_consumer.contract.pod import EXIT_OK, HEALTH_PAGE, MEMBER_PAGE, READY_PAGE
 from fleet_consumer.contract.section import SettingsInvalid
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.group.timing import Backoff
@@ -28,7 +27,7 @@ from fleet_consumer.worker import logs
 from fleet_consumer.worker.breaker.pacing import BreakerSnapshot
 from fleet_consumer.worker.config.mounted_file import join_hold_s, policy_file, skip_file
 from fleet_consumer.worker.config.role import Role, consumer_group
-from fleet_consumer.worker.config.settings import PodIdentity, context_of, identify, with_environment
+from fleet_consumer.worker.config.settings import context_of, identify, with_environment
 from fleet_consumer.worker.http_server import HttpServer, Page, json_page, text_page
 from fleet_consumer.worker.lifecycle.termination import (
     NOT_CLOSED,
@@ -52,82 +51,79 @@ from fleet_consumer.worker.logs import about, fields
 from fleet_consumer.worker.member import WorkerState, member_document, ready, retry_document, stopped_part
 from fleet_consumer.worker.metrics import CONTENT_TYPE, GroupLabels, metrics_page
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext
-from fleet_consumer.worker.stats import Stats
 from fleet_consumer.worker.supervisor import Supervisor
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
-EXIT_DRAINED: Final = 0
 SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
+"""Limit of the wait in seconds after a failed `setup`. The first wait is `SETUP_BACKOFF_FIRST_S`."""
 
 LEAVE_GRACE_S: Final = 2.0
-"""Time past the poll interval that a hung worker lives on: its coordinator thread leaves the group in it."""
+"""Time in seconds past the poll interval in which the coordinator thread of a hung worker can leave the group."""
 
 CANCEL_GRACE_S: Final = 1.0
-"""Time past its time-out that a cancelled call may take to end before it counts as hanging."""
+"""Time in seconds for a cancelled call to end. After this time it counts as hanging."""
 
 
 class SetupFailed(Exception):
-    """The handler's `setup` raised; it is called again until it succeeds."""
+    """The handler's `setup` raised an error. `setup` is called again until it succeeds."""
 
     reason = "HandlerSetupFailed"
 
 
-class Onlooker(Protocol):
+class ProgressDisplay(Protocol):
     """Progress display of a run in a terminal."""
 
     def watch(self, state: WorkerState) -> None:
-        """Take the state to display, before anything has begun."""
+        """Store the state to display. Called before any thread is started."""
 
-    def look(self, now: float) -> None:
-        """Called several times a second, on a thread of its own: what it writes may block."""
+    def tick(self, now: float) -> None:
+        """Update the display if due, several times a second, on a separate thread, because its writes may block."""
 
 
 def run_worker(
-    config: WorkerConfig, environment: Mapping[str, str], *, role: Role = Role.MAIN, local: Onlooker | None = None
+    config: WorkerConfig,
+    environment: Mapping[str, str],
+    *,
+    role: Role = Role.MAIN,
+    local: ProgressDisplay | None = None,
 ) -> int:
-    """Work until SIGTERM or SIGINT; returns the exit code. Call it from the main thread.
+    """Work until SIGTERM or SIGINT, and return the exit code. Call it from the main thread.
 
-    Raises SettingsInvalid (also when the HTTP port is taken, or a retry worker has no policies) and the handler's
-    loading errors before anything is started. Ends the process itself, with EXIT_HUNG, when a handler hangs for too
-    long. `local` is for a run outside of a pod: pages are for this machine only then.
+    Before any thread is started, raises the handler's loading errors and SettingsInvalid. SettingsInvalid also covers
+    an HTTP port that is in use, and a retry worker without policies. Ends the process with EXIT_HUNG if a handler hangs
+    for too long. `local` is set for a run outside of a pod, which serves its pages on the loopback address only.
     """
     config, watch = with_environment(config, environment), Watch()
     held = logs.in_hand(lambda: watch.record, threading.get_ident())
     with logs.logging_as(config.log, held, process="" if role is Role.MAIN else role.value):
         if local is not None and config.log.level != "Debug":
-            # The group protocol's own lines are for fleets, where each line tells of many members.
+            # Log lines about the group protocol are useful for fleets only.
             logging.getLogger("fleet_consumer.coordinator").setLevel(logging.WARNING)
-        return _run(config, identify(config, environment), watch, role, local)
-
-
-def _run(config: WorkerConfig, identity: PodIdentity, watch: Watch, role: Role, local: Onlooker | None) -> int:
-    clock = SystemClock()
-    handler = handler_of(config, clock)
-    if role is Role.RETRY and config.policy_file is None:
-        raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
-    last_word = LastWord(clock)
-    last_word.open()
-    handler = last_word.noting(handler)
-    worker = WorkerContext(
-        config=config,
-        identity=identity,
-        role=role,
-        handler=handler,
-        executor=make_executor(config.handler, handler, clock),
-        policy_file=None if config.policy_file is None else policy_file(config.policy_file, clock),
-        skip_file=None if config.skip_file is None else skip_file(config.skip_file, config.uid, clock),
-        stats=Stats(),
-        watch=watch,
-        clock=clock,
-        stop=threading.Event(),
-    )
-    return WorkerProcess(worker, last_word, local).run()
+        identity, clock = identify(config, environment), SystemClock()
+        handler = handler_of(config, clock)
+        if role is Role.RETRY and config.policy_file is None:
+            raise SettingsInvalid("retry", "is null; a retry worker needs the policies of its group")
+        last_word = LastWord(clock)
+        last_word.open()
+        handler = last_word.recording(handler)
+        worker = WorkerContext(
+            config=config,
+            identity=identity,
+            role=role,
+            handler=handler,
+            executor=make_executor(config.handler, handler, clock),
+            policy_file=None if config.policy_file is None else policy_file(config.policy_file, clock),
+            skip_file=None if config.skip_file is None else skip_file(config.skip_file, config.uid, clock),
+            watch=watch,
+            clock=clock,
+        )
+        return WorkerProcess(worker, last_word, local).run()
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
-    """The handler that the settings name, as `configured_handler`; what its import does to the log is undone."""
+    """Return `configured_handler`, and restore logging if the handler's import has reconfigured it."""
     try:
         return configured_handler(config.handler, clock)
     finally:
@@ -135,9 +131,9 @@ def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
 
 
 class WorkerProcess:
-    """Wires the parts. Making one starts nothing; `run` may be called once."""
+    """Connects the components of a worker. The constructor starts nothing; `run` may be called once."""
 
-    def __init__(self, worker: WorkerContext, last_word: LastWord, local: Onlooker | None) -> None:
+    def __init__(self, worker: WorkerContext, last_word: LastWord, local: ProgressDisplay | None) -> None:
         config, handler = worker.config, worker.handler
         self._worker = worker
         self._config = config
@@ -173,16 +169,16 @@ class WorkerProcess:
         self._watchdog = Watchdog(
             self._watch,
             HangDetector(
-                # A cancelled call counts as hanging only when it does not end.
+                # A cancelled call counts as hanging only if it does not end after its cancellation.
                 timeout_s=config.handler.timeout_seconds + (CANCEL_GRACE_S if handler.asynchronous else 0.0),
                 limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
             ),
             calls=self._calls,
             clock=self._clock,
-            duties=[self._pass_on_signals, self._look_at_setup, self._look_at_stop, self._note_calls],
+            duties=[self._pass_on_signals, self._check_setup, self._check_stop, self._record_calls],
             on_hang=self._hung,
         )
-        self._progress = PeriodicThread("progress", [] if local is None else [local.look], self._clock)
+        self._progress = PeriodicThread("progress", [] if local is None else [local.tick], self._clock)
         try:
             host, uid = "" if local is None else "127.0.0.1", worker.identity.uid
             tokens = {} if uid is None else {MEMBER_PAGE: uid}
@@ -191,7 +187,6 @@ class WorkerProcess:
             raise SettingsInvalid("httpPort", f"cannot listen on {config.http_port}: {error}") from error
 
     def run(self) -> int:
-        """Live the whole life of a worker; returns the exit code."""
         self._signals.keep()
         if hasattr(os, "register_at_fork"):  # Windows has no forks
             os.register_at_fork(after_in_child=self._forked)
@@ -225,7 +220,7 @@ class WorkerProcess:
             self._watchdog.close()
         self._last_word.close()
         LOG.info("worker ended", extra=fields(done=self._stats.done, failed=self._stats.failed))
-        return EXIT_DRAINED
+        return EXIT_OK
 
     def _work(self) -> None:
         context = context_of(self._config, self._worker.identity.worker, "live")
@@ -243,7 +238,7 @@ class WorkerProcess:
                 LOG.exception("the handler's teardown failed")
 
     def _set_up(self, context: HandlerContext) -> bool:
-        """Call `setup` until it succeeds; False when the worker is to stop first."""
+        """Call `setup` until it succeeds. Returns False if the worker must stop before that."""
         backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S, lambda: 1.0)
         while not self._stop.is_set():
             try:
@@ -266,13 +261,16 @@ class WorkerProcess:
         return False
 
     def _hold_join(self) -> None:
-        """Wait for the other workers of the step that made this one, so that all of them join in one rebalance."""
+        """Wait for the other workers that the same scaling step created, so that all join in one rebalance."""
         if self._worker.role is not Role.MAIN:
             return
         pod = self._worker.identity.worker
         hold_s = join_hold_s(self._config.skip_file, self._config.uid, pod, self._clock.wall())
         if hold_s > 0.0:
-            LOG.info("the first join waits for the other workers of this step", extra=fields(seconds=round(hold_s, 1)))
+            LOG.info(
+                "the first join waits for the other workers of this scaling step",
+                extra=fields(seconds=round(hold_s, 1)),
+            )
             self._stop.wait(hold_s)
 
     def _call(self, name: str, hook: Callable[[HandlerContext], object], context: HandlerContext) -> None:
@@ -289,12 +287,12 @@ class WorkerProcess:
         return [] if self._executor is None else self._executor.calls()
 
     def _forked(self) -> None:
-        """In a child that the handler has forked: no clone of the worker, should the child come back to its code."""
+        """Called in a child that the handler forked. Prevents a second worker if the child returns to the loop."""
         self._signals.release_in_child()
-        self._watch.due = True  # the loop looks around after the record in hand, and ends the child
+        self._watch.due = True  # after its current record, the loop checks the process id and ends the child
 
     def _pass_on_signals(self, now: float) -> None:
-        """On the watchdog's thread, several times a second, before anything else that may fail or block."""
+        """Begin to drain after a signal. Called on the watchdog's thread, before duties that may fail or block."""
         if self._signals.asked and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
             self._supervisor.end()
@@ -304,9 +302,12 @@ class WorkerProcess:
     def _held(self) -> list[Record | None]:
         return [self._watch.record, *(call.records[0] for call in self._calls())]
 
-    def _look_at_stop(self, now: float) -> None:
-        """End a process that does not end in time. The handler has the time to drain and to close; anything else, such
-        as a signal handler of the application, has the latter twice, because brokers that are away use it up."""
+    def _check_stop(self, now: float) -> None:
+        """End a process that does not stop in time.
+
+        If it is still in a handler, `setup` or `teardown`, this is after the drain and close timeouts. Otherwise it has
+        a second close timeout, because unreachable brokers may have used up the first one.
+        """
         if now < self._stop_deadline:
             return
         busy = next((record for record in self._held() if record is not None), None)
@@ -317,16 +318,16 @@ class WorkerProcess:
         if now >= self._stop_deadline + CLOSE_TIMEOUT_S:
             end_process(NOT_CLOSED, {"stack": stack_of(threading.main_thread().ident)})
 
-    def _note_calls(self, now: float) -> None:
-        """Note what calls have in hand, and those that hang, for the report, and the records for a sudden end."""
+    def _record_calls(self, now: float) -> None:
+        """Store the records being handled and the hanging calls, for /member and for the termination message."""
         wall = self._clock.wall()
         self._state.hangs = tuple((hang, wall - hang.seconds) for hang in self._watchdog.hangs)
         self._state.in_hand = tuple((each.record, wall - each.seconds) for each in self._watchdog.in_hand)
-        self._last_word.look(self._held())
+        self._last_word.record_held(self._held())
 
-    def _look_at_setup(self, now: float) -> None:
-        """Report a `setup` that does not return; it can only be ended with its process."""
-        before, (error, over) = self._state.hung_setup, self._setup.look(now)
+    def _check_setup(self, now: float) -> None:
+        """Report a `setup` that does not return. After the limit, end the process: nothing else can end the call."""
+        before, (error, over) = self._state.hung_setup, self._setup.overdue(now)
         self._state.hung_setup = error
         if error is not None and before is None:
             stack = stack_of(threading.main_thread().ident)
@@ -335,18 +336,22 @@ class WorkerProcess:
             end_process(SETUP_OVER_THE_LIMIT, {"error": str(error)}, error.reason)
 
     def _hung(self, hang: Hang, stack: str) -> None:
-        """On the watchdog's thread: a handler is past its time-out, or even past the poll interval."""
+        """Report a handler that exceeded its timeout; end the worker if the handler exceeded the poll interval, too.
+        Called on the watchdog's thread."""
         details = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
         if not hang.over:
-            LOG.error("the handler did not return within its time-out", extra=fields(**details))
+            LOG.error("the handler did not return within its timeout", extra=fields(**details))
         elif hang.thread == threading.main_thread().ident:
             end_process(OVER_THE_LIMIT, details)
         else:
             self._give_up(details)
 
     def _give_up(self, details: dict[str, object]) -> None:
-        """Commit what the others have done, leave the group and end, because a handler in the executor hangs for too
-        long. The deadline is for a consume loop that hangs after all."""
+        """Commit completed records, leave the group and end the worker, because a call in the executor hangs for too
+        long.
+
+        If the consume loop hangs as well, the process ends after twice `CLOSE_TIMEOUT_S`.
+        """
         if self._gave_up is not None:
             return
         self._gave_up = details
@@ -355,13 +360,13 @@ class WorkerProcess:
 
     def _breaker(self) -> BreakerSnapshot | None:
         session = self._state.session
-        return None if session is None else session.pacing.snapshot
+        return None if session is None else session.parts.pacing.snapshot
 
     def _retry(self) -> dict[str, Any] | None:
         file, session = self._worker.policy_file, self._state.session
         if file is None:
             return None
-        heads = {} if session is None else session.intake.heads
+        heads = {} if session is None else session.parts.intake.heads
         return retry_document(self._worker.role.value, file.content, heads, self._stats)
 
     def _work_done(self) -> Work:
@@ -369,12 +374,10 @@ class WorkerProcess:
             return self._executor.work
         return Work(self._stats.busy.until(self._clock.monotonic()), slots=1)
 
-    def _labels(self) -> GroupLabels:
-        config, role = self._config, self._worker.role
-        return GroupLabels(config.namespace, config.name, consumer_group(role, config.group_id), role.value)
-
     def _pages(self) -> dict[str, Callable[[], Page]]:
-        render = metrics_page(self._state, self._labels(), self._clock)
+        config, role = self._config, self._worker.role
+        labels = GroupLabels(config.namespace, config.name, consumer_group(role, config.group_id), role.value)
+        render = metrics_page(self._state, labels, self._clock)
 
         def health() -> Page:
             handling, now = self._watch.record is not None, self._clock.monotonic()

@@ -1,11 +1,8 @@
-"""One membership of a worker in its group: a consumer, its loop, its producer. A fatal error ends it."""
-
-from __future__ import annotations
+"""One session of a worker in its group: a consumer, its loop and its producer. A fatal error ends the session."""
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.clock import Clock
@@ -32,7 +29,7 @@ from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.progress import Pauses
-from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.replay_epochs import ReplayEpochs
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
@@ -41,12 +38,12 @@ from fleet_consumer.worker.stats import Stats
 LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Timeout of acknowledgements, the last commit and leaving, after the batch in hand has come to its end."""
+"""Timeout in seconds for acknowledgements, the last commit and leaving the group, after the current batch has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """Everything of a worker that outlives its sessions. `executor` comes from `make_executor`."""
+    """The components of a worker that outlive its sessions. `executor` comes from `make_executor`."""
 
     config: WorkerConfig
     identity: PodIdentity
@@ -54,24 +51,21 @@ class WorkerContext:
     handler: Handler
     executor: Executor | None
     policy_file: MountedFile[Policies] | None
-    """Kept beyond sessions, because the last good policies hold, whatever becomes of their file."""
+    """Kept across sessions, because the last valid policies apply even if their file becomes unusable."""
     skip_file: MountedFile[frozenset[Place]] | None
-    stats: Stats
     watch: Watch
     clock: Clock
-    stop: threading.Event
-    """Set when the worker is to stop."""
+    stats: Stats = field(default_factory=Stats)
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 class Session:
-    """A membership in its group, with all that belongs to it."""
+    """A worker's membership in its group, with the components that end with it."""
 
     def __init__(self, loop: Loop, parts: LoopParts, follower: Follower | None, watch: BreakerWatch | None) -> None:
         self.loop = loop
         self.consumer = parts.consumer
-        self.pauses = parts.pauses
-        self.pacing = parts.pacing
-        self.intake = parts.intake
+        self.parts = parts
         self._follower = follower
         self._watch = watch
 
@@ -81,12 +75,11 @@ class Session:
         self.loop.start()
 
     def step(self) -> bool:
-        """One round of the consume loop; False when another session has to begin. Raises FatalConsumerError."""
+        """Run one round of the consume loop. Returns False if another session must begin. Raises FatalConsumerError."""
         self.loop.step()
         return self._follower is None or self._follower.follow(self.loop.topics, self.loop.subscribe)
 
     def close(self, timeout_s: float) -> None:
-        """Close the loop (`Loop.close`) and what runs beside it."""
         try:
             self.loop.close(timeout_s)
         finally:
@@ -95,8 +88,7 @@ class Session:
 
 
 def open_session(worker: WorkerContext) -> Session:
-    """Make a consumer and its loop; starts nothing. Raises what settings, credentials, policies or librdkafka
-    refuse."""
+    """Create a consumer and its loop, not started. Raises errors of settings, credentials, policies and librdkafka."""
     config, clock = worker.config, worker.clock
     connection = connection_settings(config.brokers, worker.identity.worker)
     settings = consumer_settings(config, connection, worker.identity, worker.role)
@@ -117,14 +109,20 @@ def open_session(worker: WorkerContext) -> Session:
         breaker_watch = BreakerWatch(connection, config.group_id, clock)
         pacing = FollowingPacing(policies, breaker_watch.breakers, breaker_watch.follow, clock)
         intake = RetryIntake(consumer, pauses, policies, group_id=config.group_id, stats=worker.stats, clock=clock)
-    readings = Readings(consumer, pauses, clock, bounded=worker.role is Role.RETRY)
+    replay_epochs = ReplayEpochs(consumer, pauses, clock, bounded=worker.role is Role.RETRY)
     max_bytes = None if follower is None else follower.policies.max_message_bytes
     producer = {**producer_config(connection, config.producer_properties), "logger": LIBRDKAFKA_LOG}
     outbox = Outbox(lambda: RecordProducer(producer, message_max_bytes=max_bytes))
     outcomes = Outcomes(
-        _rules(config, policies),
+        OutcomeRules(
+            group_id=config.group_id,
+            listed=frozenset(config.handler.outputs),
+            failed_topic=config.failed_topic,
+            policies=policies,
+            error_text=config.handler.error_text,
+        ),
         outbox,
-        readings.retelling(intake.retell),
+        replay_epochs.presenting(intake.present_again),
         pacing=pacing,
         stats=worker.stats,
         clock=clock,
@@ -137,7 +135,7 @@ def open_session(worker: WorkerContext) -> Session:
         outcomes=outcomes,
         writing=Writing(outbox=outbox, outcomes=outcomes, pauses=pauses, stats=worker.stats, clock=clock),
         intake=intake,
-        readings=readings,
+        replay_epochs=replay_epochs,
         skips=Skips(worker.skip_file),
         pacing=pacing,
         pauses=pauses,
@@ -152,20 +150,10 @@ def open_session(worker: WorkerContext) -> Session:
     return Session(_loop(worker, settings.max_poll_records, parts), parts, follower, breaker_watch)
 
 
-def _rules(config: WorkerConfig, policies: Callable[[], Policies | None]) -> OutcomeRules:
-    return OutcomeRules(
-        group_id=config.group_id,
-        listed=frozenset(config.handler.outputs),
-        failed_topic=config.failed_topic,
-        policies=policies,
-        error_text=config.handler.error_text,
-    )
-
-
 def _loop(worker: WorkerContext, max_poll_records: int, parts: LoopParts) -> Loop:
     executor, batch = worker.executor, worker.handler.batch
     if executor is None:
         return Loop(parts, lambda loop: InlineRounds(loop, parts))
-    concurrency = Concurrency.of(batch=batch, size=executor.size, max_poll_records=max_poll_records)
+    concurrency = Concurrency.sized(batch=batch, size=executor.size, max_poll_records=max_poll_records)
     at_once = max_poll_records if batch else executor.size
     return Loop(parts, lambda loop: ConcurrentRounds(loop, parts, executor, concurrency), at_once=at_once)

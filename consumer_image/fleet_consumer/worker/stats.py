@@ -1,11 +1,10 @@
-"""A worker's counters. Plain numbers, moved once for each batch, not once for each record.
+"""A worker's counters: plain numbers, most of them updated once per batch, not per record.
 
-Written by the consume loop's thread only; read by the metrics page.
+Only the consume loop's thread writes them; the metrics page reads them.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,13 +15,14 @@ from fleet_consumer.handlers.executor import BusyTime
 HANDLING_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-"""Upper bounds of the buckets of handler calls: the default time-out is 60 s. Equal for all, so that they add up."""
+"""Bucket bounds of the durations of handler calls, in seconds (default timeout: 60 s). They are the same in all
+workers, so that buckets can be added."""
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Upper bounds of the buckets in which retried records are counted by how late they were handed out."""
+"""Bucket bounds of the lateness of retried records, in seconds."""
 
 
 class Histogram:
-    """Counts of values in buckets, as Prometheus knows them: a value belongs to the first bound not below it."""
+    """Counts of values per bucket, as in Prometheus: a value belongs to the first bucket whose bound is not lower."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -40,15 +40,15 @@ class Histogram:
 class Stats:
     """Totals since the worker started; times in seconds.
 
-    What is counted about retries is counted on the way of records that failed or that come from a managed topic; a
-    record that succeeds on its first delivery touches none of it.
+    Retry counters change only for records that failed or came from a managed topic. A record that succeeds on its first
+    delivery updates none of them.
     """
 
     done: int = 0
     failed: int = 0
     dropped: int = 0
     retried: int = 0
-    """Records that went on to a retry topic, once that was acknowledged."""
+    """Records whose write to a retry topic was acknowledged."""
     produced: int = 0
     batches: int = 0
     poll_wait_seconds: float = 0.0
@@ -60,58 +60,47 @@ class Stats:
     timeouts: int = 0
     abandoned: int = 0
     suppressed: int = 0
-    """Copies of a hop that were passed over."""
+    """Duplicate copies of a retry publish that were skipped."""
     damaged_headers: int = 0
-    """Deliveries whose `kr-` headers were not ours, or not all of them, and were clamped or replaced."""
+    """Deliveries whose `kr-` headers were invalid or incomplete, and were clamped or replaced."""
     unknown_policies: int = 0
-    """Failed deliveries that named a policy revision that is unknown; they followed the current one."""
-    hops: dict[str, int] = field(default_factory=dict)
-    """Hops written, by the canonical delay of their topic."""
-    failures: dict[str, int] = field(default_factory=dict)
+    """Failed deliveries with an unknown policy revision. The current revision was applied instead."""
+    retry_publishes: Counter[str] = field(default_factory=Counter)
+    """Records published to retry topics, by the canonical delay of their topic."""
+    failures: Counter[str] = field(default_factory=Counter)
     """Records sent to the failed topic, by the value of their `kr-reason`."""
-    error_classes: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The same by reason and class of the error. Applications name their errors, so only so many are kept apart."""
+    error_classes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Records sent to the failed topic, by reason and class. Bounded, because applications choose class names."""
     unreadable_offsets: int = 0
-    """Offsets of unreadable data that were passed by on request."""
+    """Offsets of unreadable data that were skipped at a user's request."""
     skipped: dict[Place, PassedBy] = field(default_factory=dict)
-    """The last records, and data that could not be read, that were passed by on request."""
+    """The latest records and unreadable data that were skipped at a user's request."""
     handling: Histogram = field(default_factory=lambda: Histogram(HANDLING_BOUNDS_S))
-    """Seconds that calls of the handler took."""
+    """Durations of handler calls in seconds."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
-    """Seconds from when a retried record was due to when it was handed to the handler."""
+    """Seconds from the due time of a retried record to its admission for the handler."""
     busy: BusyTime = field(default_factory=BusyTime)
-    """Time for which runs of records were handled on the loop's own thread. Executors keep their own."""
+    """Time in which the loop's thread handled records. Executors measure their own busy time."""
 
     @property
     def handled(self) -> int:
-        """Records whose handling ended, whatever became of them. Any thread."""
+        """Number of records whose handling has ended, with any outcome. Any thread."""
         return self.done + self.failed + self.dropped + self.retried
 
     def count(self, result: str) -> None:
-        """One record more came to `result` (DONE, FAILED, DROPPED or RETRIED)."""
-        if result == DONE:
-            self.done += 1
-        elif result == FAILED:
-            self.failed += 1
-        elif result == RETRIED:
-            self.retried += 1
-        else:
-            self.dropped += 1
-
-    def hopped(self, delay: str) -> None:
-        """A record was sent to the retry topic of this canonical delay."""
-        self.hops[delay] = self.hops.get(delay, 0) + 1
+        """Count one record with `result` (DONE, FAILED, DROPPED or RETRIED)."""
+        setattr(self, result, getattr(self, result) + 1)
 
     def gave_up(self, reason: str, error_class: str = "") -> None:
-        """A record was sent to the failed topic for this reason, after an error of this class."""
-        self.failures[reason] = self.failures.get(reason, 0) + 1
+        """Count a record sent to the failed topic, by reason and error class."""
+        self.failures[reason] += 1
         kind = reason, error_class[:ERROR_CLASS_CHARACTERS_MAX]
         if kind not in self.error_classes and len(self.error_classes) >= ERROR_CLASSES_MAX:
             kind = reason, OTHER_CLASSES
-        self.error_classes[kind] = self.error_classes.get(kind, 0) + 1
+        self.error_classes[kind] += 1
 
     def passed_by(self, place: Place, passed: PassedBy) -> None:
-        """The record at this place was sent to the failed topic on request, or what could not be read was passed by."""
+        """Count a record sent to the failed topic, or unreadable data skipped, at a user's request."""
         kept = {each: other for each, other in self.skipped.items() if each != place}
         while len(kept) >= RECORDS_MAX:
             del kept[next(iter(kept))]
@@ -122,8 +111,9 @@ class Stats:
 ERROR_CLASSES_MAX: Final = 100
 ERROR_CLASS_CHARACTERS_MAX: Final = 128
 OTHER_CLASSES: Final = "…"
-"""Stands for all classes beyond the first hundred."""
+"""Class name under which all error classes beyond the first hundred are counted."""
 
+# Names of fields of `Stats`.
 DONE = "done"
 FAILED = "failed"
 DROPPED = "dropped"

@@ -1,1 +1,1 @@
-"""The custom resources as Python sees them: one package for each served version."""
+"""Python models of the custom resources: one package for each served version."""

@@ -1,10 +1,12 @@
-"""JSON of the API server's objects: quickly, and in the rare cases that the quick library refuses, slowly.
+"""Reads and writes the JSON of Kubernetes objects with orjson, or with the standard library for values that orjson
+refuses.
 
-orjson refuses half surrogate pairs, and nesting that the API server still stores. Anybody may write such an object, and
-it must not keep the others of its list from being read.
+orjson refuses lone surrogates, and deep nesting that the API server accepts. Anybody may write such an object, and it
+must not make the other objects in a list unreadable. The choice of the library depends only on the value, so equal
+values have equal digests. An integer beyond 64 bits is read as the nearest float, as in the API server.
+
+Decision: docs/decisions/0048-thousands-of-groups.md.
 """
-
-from __future__ import annotations
 
 import json
 from typing import Any
@@ -13,7 +15,7 @@ import orjson
 
 
 def loads(text: bytes) -> Any:
-    """The value of a JSON text. Raises ValueError and RecursionError."""
+    """Parse a JSON text. Raises ValueError and RecursionError."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -21,7 +23,7 @@ def loads(text: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The JSON text of a value. Raises TypeError for what is no JSON, and RecursionError."""
+    """The JSON text of a value. Raises TypeError for a value that JSON cannot hold, and RecursionError."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -29,13 +31,12 @@ def dumps(value: Any) -> bytes:
 
 
 def packed(value: Any) -> bytes:
-    """As `dumps`, for a text that is kept. orjson's own has the whole buffer that it was written into, several times
-    its length."""
+    """Like `dumps`, for text kept in memory. It is copied, because orjson's buffer is several times its length."""
     return bytes(memoryview(dumps(value)))
 
 
 def canonical(value: Any) -> bytes:
-    """The JSON text of a value with sorted names: equal for equal JSON."""
+    """The JSON text of a value with sorted keys; equal values give equal bytes."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:

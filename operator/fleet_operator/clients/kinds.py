@@ -1,9 +1,9 @@
-"""The kinds of Kubernetes objects the operator touches, and their addresses in the API.
+"""The kinds of Kubernetes objects that the operator reads or writes, and their URL paths. No I/O.
 
-A closed list: RBAC in the chart is written against it. Nothing here does I/O.
+The list is closed, because the RBAC rules in the chart grant permissions for exactly these kinds.
+
+Decision: docs/decisions/0029-trimmed-caches.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 JsonObject = dict[str, Any]
-"""One Kubernetes object, as its JSON."""
+"""One Kubernetes object as parsed JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of the collection, of one object, or of a subresource of it; namespace None spans them all."""
+        """The URL path of the collection, one object or its subresource. The namespace None means all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if namespace is not None:
@@ -61,36 +61,36 @@ ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "ro
 SPARK_APPLICATION: Final = Kind("sparkoperator.k8s.io", "v1beta2", "SparkApplication", "sparkapplications")
 LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
+TOKEN_REVIEW: Final = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews")
+SUBJECT_ACCESS_REVIEW: Final = Kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews")
+"""The API server answers reviews, and stores none; they have no namespace."""
 
 KINDS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Kind))
 _BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def kind_of(body: JsonObject) -> Kind:
-    """The kind of an object, by its `apiVersion` and `kind`; KeyError for one outside the closed list."""
+    """The kind of an object. Raises KeyError for a kind that is not in the closed list."""
     return _BY_TYPE[body["apiVersion"], body["kind"]]
 
 
 def identity(body: JsonObject) -> JsonObject:
-    """The beginning of a patch of this very version of an object."""
+    """The identifying part of a patch that applies only to this version of the object."""
     metadata = {name: body["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
 
 
 def annotated(body: JsonObject, name: str, value: str) -> JsonObject:
-    """An object with one more annotation; the given one stays as it is."""
     metadata = body["metadata"]
     return {**body, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), name: value}}}
 
 
 _METADATA: Final = "application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1"
-
-
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def _whole(body: JsonObject) -> JsonObject:
-    """An object without what nobody here reads and what is as large as the rest of it. Changes the object."""
+    """Remove two large fields that the operator does not read. Changes the object in place."""
     body["metadata"].pop("managedFields", None)
     annotations = body["metadata"].get("annotations")
     if annotations is not None:
@@ -100,11 +100,11 @@ def _whole(body: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of each object of a kind. `trim` makes it of a whole one, and leaves what is such a part as it is.
+    """The fields of a kind's objects that are kept. `trim` reduces an object to these fields, and is idempotent.
 
-    Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and may make it as large as the API
-    server accepts. These cannot fill the operator's memory: lists are fetched in pages of a bounded size, and each
-    object is cut before the next page is asked for. Where only the metadata is needed, nothing else is asked for.
+    Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and make it as large as the API
+    server accepts. Such objects cannot fill the operator's memory, because pages of lists have a bounded size, and each
+    is trimmed before the next one is requested. With `metadata_only`, only metadata is requested.
     """
 
     trim: Callable[[JsonObject], JsonObject] = _whole

@@ -1,13 +1,11 @@
 """The operator's client of the Kubernetes API, over `kubernetes.aio`, and its errors.
 
-Raw dicts are used rather than the library's models, as those validate replies and raise after a write has already
-succeeded.
+It returns plain dicts. The library's models are not used, because they validate responses, and may raise an error after
+a write has already succeeded.
 
-This module does not retry, cache or decide. A failed call raises one of the errors below, and the work queue comes back
-later; every write of the operator is idempotent, so a write of unknown outcome is made again.
+This module does not retry or cache. A failed call raises one of the errors below, and the work queue retries the key
+later. A write with an unknown outcome is repeated, because every write of the operator is idempotent.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
@@ -25,40 +23,35 @@ from kubernetes.aio.client.configuration import Configuration
 from yarl import URL
 
 from fleet_operator.clients import json_text
-from fleet_operator.clients.bodies import read_body, read_lines
 from fleet_operator.clients.kinds import WHOLE, JsonObject, Kind, View, kind_of
 from fleet_operator.planning.foreign_json import read_object
 
 FIELD_MANAGER: Final = "consumer-fleet"
-"""The one owner of every field the operator applies."""
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 CALLS_AT_ONCE_MAX: Final = 32
-"""Bounds sockets and the load on the API server; a reconcile makes its calls one after the other."""
+"""Maximum number of concurrent calls, to limit sockets and the API server's load. A reconcile makes one at a time."""
 
 WATCH_SECONDS: Final = 300
-"""Time after which the API server ends a watch, for the next one to go on."""
+"""Time in seconds after which the API server ends a watch. The next watch continues from its last resourceVersion."""
 SILENCE_SECONDS: Final = 70.0
-"""A connection that is silent for longer is dead: the API server sends a bookmark every minute."""
+"""Time without data after which a watch connection counts as dead; the API server sends a bookmark every minute."""
 CONNECT_SECONDS: Final = 10.0
 
 PAGE_OBJECTS: Final = 5
-"""Objects in the first page of a list; an object can have a little over a MiB."""
+"""Number of objects in the first page of a list. It is small, because an object can be slightly larger than 1 MiB."""
 PAGE_OBJECTS_MAX: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
-"""Size that the pages of a list are held near: to read one keeps the event loop for milliseconds."""
+"""Target size of a page. It is small, because parsing a page blocks the event loop for milliseconds."""
 PAGE_BYTES_MAX: Final = 8 * PAGE_BYTES
-"""Largest page that is read: after many small objects the next page may ask for hundreds of large ones."""
+"""Size above which a page is requested again with fewer objects, as when hundreds of large ones follow small ones."""
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
-"""Foreign text is cut to this length before it enters our errors, logs and conditions."""
+"""Length to which text from the API server is cut in errors, logs and conditions."""
 
 
 class KubeError(Exception):
-    """Base of what a call to the API server can raise; never raised itself.
-
-    `reason` is CamelCase. `retry_after` is what the server asked to wait, in seconds, or None.
-    """
+    """Base class of errors of API calls; never raised itself. `retry_after` is Retry-After in seconds, or None."""
 
     reason = "KubernetesApiFailed"
 
@@ -69,25 +62,25 @@ class KubeError(Exception):
 
 
 class KubeConflictError(KubeError):
-    """The object changed in between, exists already, or another field manager owns the field (409)."""
+    """The object has changed or already exists, or another field manager owns the field (409)."""
 
     reason = "Conflict"
 
 
 class KubeExpiredError(KubeError):
-    """The API server remembers nothing as old as what was asked for (410): list again."""
+    """The requested resourceVersion is too old (410), so that a new list is needed."""
 
     reason = "Expired"
 
 
 class KubeForbiddenError(KubeError):
-    """The operator's account lacks a right (401, 403): a person has to grant it."""
+    """The operator's account lacks a permission (401, 403); an administrator must grant it."""
 
     reason = "Forbidden"
 
 
 class KubeInvalidError(KubeError):
-    """The API server refuses the object itself (400, 413, 415, 422); the same body is refused again."""
+    """The API server refuses the object itself (400, 413, 415, 422); the same body would be refused again."""
 
     reason = "RefusedByApiServer"
 
@@ -99,7 +92,7 @@ class KubeNotFoundError(KubeError):
 
 
 class KubeUnavailableError(KubeError):
-    """No answer, or an answer that says "later" (429, 5xx). A write may or may not have happened."""
+    """The API server did not answer, or asked to retry later (429, 5xx). A write may or may not have taken effect."""
 
     reason = "ApiServerUnavailable"
 
@@ -114,12 +107,12 @@ ERRORS: Final[Mapping[int, type[KubeError]]] = {
 
 
 class _PageTooLargeError(Exception):
-    """A page of a list was not read to its end."""
+    """A page of a list exceeds the size limit, and was not read completely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The objects of a list call, with the resourceVersion of the collection."""
+    """The objects that a list call returned, and the resourceVersion of the list."""
 
     items: list[JsonObject]
     resource_version: str
@@ -127,10 +120,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A change of an object, or with None as its body only a version that the watch has come to.
-
-    `gone`: the object is deleted, or is selected no longer.
-    """
+    """A change of an object; `body` is None for a bookmark. `gone`: deleted, or no longer selected by the watch."""
 
     resource_version: str
     body: JsonObject | None
@@ -138,41 +128,33 @@ class WatchEvent:
 
 
 UNTYPED: Final = "failed to create typed patch object"
-"""Beginning of the API server's words for an applied object with a field that its schema does not have. It calls that
-an internal error (500), and no repetition mends it."""
+"""Beginning of the API server's message about an applied object with a field that the schema lacks. The API server
+reports this as an internal error (500), although a retry cannot succeed."""
 
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
-    said = _message_of(text)
+    # The message of a `Status` response, or the beginning of any other text.
+    said = str((read_object(text) or {}).get("message") or text)[:MESSAGE_CHARACTERS_MAX]
     later = (status == 429 or status >= 500) and not said.startswith(UNTYPED)
     error = KubeUnavailableError if later else ERRORS.get(status, KubeInvalidError)
     return error(f"{where}: {status}: {said}", status=status, retry_after=retry_after if later else None)
 
 
-def _message_of(text: str) -> str:
-    """The message of a `Status` reply, or the start of whatever else came."""
-    said = read_object(text) or {}
-    return str(said.get("message") or text)[:MESSAGE_CHARACTERS_MAX]
-
-
 def _retry_after(headers: Any) -> float | None:
-    """The seconds form of Retry-After, the only one the API server sends."""
+    """The value of Retry-After in seconds. The API server sends no other form."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isascii() and value.isdigit() else None
 
 
 class KubeClient:
-    """The verbs that the operator needs. Belongs to the event loop of its first call.
-
-    Every method may raise a KubeError subclass; anything else is a bug.
-    """
+    """Makes API calls, all on the event loop of the first call. All methods raise only subclasses of KubeError."""
 
     def __init__(self, api: ApiClient) -> None:
         self.answered: Callable[[str, str, int], None] = lambda verb, plural, status: None
-        """Called with the HTTP verb, the plural of the kind and the status code of each answer; 0 for none."""
+        """Called after each request with the HTTP verb, the plural of the kind, and the status code (0: no answer)."""
         self._api = api
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
-        # The library knows the credentials and renews them; its requests cost half as much again as the session's own.
+        # The library is used only to renew credentials, because its requests cost 1.5 times as much as the session's.
         rest, configuration = api.rest_client, api.configuration
         self._route = {
             "timeout": aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
@@ -183,10 +165,7 @@ class KubeClient:
 
     @classmethod
     async def connect(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Configure from the pod's service account, else from KUBECONFIG or ~/.kube/config. Makes no request yet.
-
-        Raises KubeForbiddenError when neither exists.
-        """
+        """Use the service account, KUBECONFIG or ~/.kube/config. Raises KubeForbiddenError without credentials."""
         configuration = Configuration()
         try:
             if environ.get("KUBERNETES_SERVICE_HOST"):
@@ -210,20 +189,20 @@ class KubeClient:
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
-        # With `trust_env` aiohttp reads ~/.netrc in a thread, twice for each request; no API server needs that.
-        # Calls are bounded by their slots; each watch keeps a connection.
+        # `trust_env` would read ~/.netrc in a thread, twice for each request. The connector has no limit, because each
+        # watch keeps a connection, and a semaphore already limits the calls.
         connector = aiohttp.TCPConnector(limit=0, ssl=self._api.rest_client.ssl_context)
         return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> JsonObject | None:
-        """One object, read live; None when it does not exist."""
+        """Read one object live; None if it does not exist."""
         try:
             return await self._call("GET", kind.path(namespace, name))
         except KubeNotFoundError:
             return None
 
     async def list(self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE) -> Listing:
-        """All objects of a kind in one namespace, or everywhere with None; fetched in pages, each cut to the view."""
+        """Read all objects of a kind in one namespace (None: in all namespaces), in pages, trimmed to the view."""
         items: list[JsonObject] = []
         version = ""
         async for page in self.pages(kind, namespace, label_selector=label_selector, view=view):
@@ -234,21 +213,21 @@ class KubeClient:
     async def pages(
         self, kind: Kind, namespace: str | None, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[Listing]:
-        """The same, page by page: no more than one page is in memory. All pages are of one resourceVersion."""
+        """Like `list`, but yields pages, at most one in memory. All pages have the same resourceVersion."""
         query = [("labelSelector", label_selector)] if label_selector else []
         limit, accept = PAGE_OBJECTS, view.accepts(many=True)
         while True:
             paged, bytes_max = [("limit", str(limit)), *query], PAGE_BYTES_MAX if limit > 1 else None
             try:
                 page, size = await self._answer("GET", kind.path(namespace), paged, accept=accept, bytes_max=bytes_max)
-            except _PageTooLargeError:  # its token stays valid, for a smaller page too
+            except _PageTooLargeError:  # the continue token is also valid for a smaller page
                 limit = max(1, limit * PAGE_BYTES // PAGE_BYTES_MAX)
                 continue
-            # Members of a list carry no type of their own, or that of the metadata alone.
+            # Items have no type, or the type PartialObjectMetadata.
             typed = ({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or ())
             listing = Listing(list(map(view.trim, typed)), page["metadata"]["resourceVersion"])
             token = page["metadata"].get("continue")
-            del page, typed  # or two pages are in memory while the next one is read
+            del page, typed  # frees the page before the next one is read
             yield listing
             if not token:
                 return
@@ -258,10 +237,7 @@ class KubeClient:
     async def watch(
         self, kind: Kind, namespace: str | None, version: str, *, label_selector: str = "", view: View = WHOLE
     ) -> AsyncIterator[WatchEvent]:
-        """Changes of a list after a version, each object cut to the view, until the API server ends the watch.
-
-        Raises KubeExpiredError when the version is too old.
-        """
+        """Yield trimmed changes after `version` until the watch ends. A too old `version` raises KubeExpiredError."""
         path = kind.path(namespace)
         where, timeout = f"WATCH {path}", aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_SECONDS))]
@@ -278,42 +254,40 @@ class KubeClient:
             raise _unreachable(where, error) from error
 
     async def apply(self, body: JsonObject) -> JsonObject:
-        """Server-side apply the operator's full intent for an object, taking over fields others hold (force).
-
-        Only for objects the operator makes; of what users wrote, nothing but our finalizer is ever applied. Returns the
-        object as stored.
-        """
+        """Apply an object (server-side apply with force, taking over fields of other managers); returns it as stored.
+        Only for the operator's own objects. In users' objects, only the operator's finalizer is applied."""
         return await self._apply(body, subresource=None)
 
     async def apply_status(self, body: JsonObject) -> JsonObject:
-        """Server-side apply the `/status` of one of our custom resources; the operator owns all of it."""
+        """Apply the `/status` of a custom resource (server-side, with force). The operator owns the whole status."""
         return await self._apply(body, subresource="status")
 
     async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
-        """Create an object; KubeConflictError when the name is taken.
-
-        With `strict` a field that the schema does not have is refused, as `apply` refuses it, and not dropped.
-        """
+        """Raises KubeConflictError if the name is taken. With `strict`, unknown fields are refused, as by `apply`."""
         path = kind_of(body).path(body["metadata"]["namespace"])
         query = [("fieldManager", FIELD_MANAGER), *([("fieldValidation", "Strict")] if strict else ())]
         return await self._call("POST", path, query, body)
 
+    async def review(self, kind: Kind, spec: JsonObject) -> JsonObject:
+        """Request a review of this kind, such as a TokenReview; returns its status."""
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": spec}
+        status: JsonObject = (await self._call("POST", kind.path(None), (), body)).get("status") or {}
+        return status
+
     async def replace(self, body: JsonObject) -> JsonObject:
-        """Replace an object that still has the `resourceVersion` in `body`; KubeConflictError when it has moved on."""
+        """Replace an object. Raises KubeConflictError if its `resourceVersion` differs from that in `body`."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
 
     async def merge(self, body: JsonObject) -> JsonObject:
-        """Set what `body` has in an object that still has its `resourceVersion`, whoever owns those fields.
-
-        Raises KubeConflictError when the object has moved on, and KubeNotFoundError.
-        """
+        """Merge-patch an object, whichever field manager owns the fields. Raises KubeNotFoundError, and
+        KubeConflictError if its `resourceVersion` differs from that in `body`."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
-        """Delete the object with this uid, in this version if one is given; False when there is no such object."""
+        """Delete the object with this uid and, if set, resourceVersion `version`. Returns False if there is none."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -322,7 +296,7 @@ class KubeClient:
         }
         try:
             await self._call("DELETE", kind.path(namespace, name), body=options)
-        except (KubeNotFoundError, KubeConflictError):  # 409: another object has the name, or it has moved on
+        except (KubeNotFoundError, KubeConflictError):  # 409: the uid or the resourceVersion differs
             return False
         return True
 
@@ -334,7 +308,7 @@ class KubeClient:
     async def _addressed(
         self, method: str, path: str, query: Sequence[tuple[str, str]], *, accept: str, content_type: str = ""
     ) -> tuple[URL, dict[str, str]]:
-        """The URL and the headers of a request, with credentials that are valid now."""
+        """Build the URL and the headers of a request, with current credentials."""
         headers = {
             "Accept": accept,
             "User-Agent": FIELD_MANAGER,
@@ -359,7 +333,7 @@ class KubeClient:
         accept: str = "application/json",
         bytes_max: int | None = None,
     ) -> tuple[JsonObject, int]:
-        """The answer and its size in bytes. Raises _PageTooLargeError if it has more than `bytes_max`."""
+        """Return the answer and its size in bytes. Raises _PageTooLargeError if it is larger than `bytes_max`."""
         where = f"{method} {path}"
         data = json_text.dumps(body) if body is not None else None
         async with self._slots:
@@ -379,7 +353,7 @@ class KubeClient:
             parsed = json_text.loads(payload)
         except (ValueError, RecursionError) as error:
             raise KubeInvalidError(f"{where}: the answer cannot be read: {error}") from error
-        assert isinstance(parsed, dict), f"{where}: the API server always answers with an object"
+        assert isinstance(parsed, dict), f"{where}: the answer is not a JSON object"
         return parsed, len(payload)
 
 
@@ -391,7 +365,7 @@ def _unreachable(where: str, error: BaseException) -> KubeUnavailableError:
 
 
 def _event_of(line: bytes, kind: Kind, view: View, where: str) -> WatchEvent:
-    """A line of a watch. Raises the error that the API server ends a watch with."""
+    """Parse a line of a watch. Raises the error that an ERROR event contains."""
     try:
         event = json_text.loads(line)
     except (ValueError, RecursionError) as error:
@@ -402,12 +376,35 @@ def _event_of(line: bytes, kind: Kind, view: View, where: str) -> WatchEvent:
     version: str = seen["metadata"]["resourceVersion"]
     if event["type"] == "BOOKMARK":
         return WatchEvent(version, None)
-    # The metadata alone has a type of its own.
+    # PartialObjectMetadata has its own type, which is replaced.
     body = view.trim({**seen, "apiVersion": kind.api_version, "kind": kind.kind})
     return WatchEvent(version, body, gone=event["type"] == "DELETED")
 
 
 def _plural_of(path: str) -> str:
-    """The plural of the kind that a path of `Kind.path` is about."""
+    """The plural of the kind in a path that `Kind.path` has built."""
     parts = path.split("/")
     return parts[parts.index("namespaces") + 2] if "namespaces" in parts else parts[-1]
+
+
+async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes | None:
+    """Return the body, or None, without reading on, if it is longer than `bytes_max`. Raises aiohttp's errors."""
+    pieces, left = list[bytes](), bytes_max + 1
+    while piece := await answer.content.read(left):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces) if left > 0 else None
+
+
+async def read_lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield non-empty lines of any length as they arrive. Raises aiohttp's errors."""
+    parts: list[bytes] = []
+    async for data in answer.content.iter_any():
+        head, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            parts.append(data)  # joined only once per line, because a long line arrives in many pieces
+            continue
+        for line in b"".join((*parts, head)).split(b"\n"):
+            if line:
+                yield line
+        parts = [rest]

@@ -1,15 +1,14 @@
-"""A worker's own account of its membership, over its `/member` endpoint.
+"""Reads the workers' `/member` endpoint: group membership, errors and work, as each worker reports them.
 
-DescribeGroups does not report the generation; the workers know it. This is a courtesy for people reading status: the
-operator may run where pods cannot be reached, so no answer is an ordinary outcome and never an error.
+Workers report the generation, which DescribeGroups does not return. The operator may run where it cannot reach pods, so
+a missing answer is not an error.
 """
-
-from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final
 
@@ -20,14 +19,10 @@ from fleet_consumer.contract.pod import MEMBER_PAGE
 from fleet_consumer.contract.skips import RECORDS_MAX, PassedBy, Place
 from fleet_operator.api.v1alpha1.conditions import MESSAGE_CHARACTERS_MAX
 from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
-from fleet_operator.clients.bodies import read_body
-from fleet_operator.planning import times
-from fleet_operator.planning.foreign_json import read_json
-from fleet_operator.planning.lag import lag_bucket
+from fleet_operator.clients.kube import read_body
+from fleet_operator.planning import foreign_json, lag, times
 from fleet_operator.planning.observation import CLOSED, Gap, StuckPartition, WorkerObservation, WorkerRejoin
-from fleet_operator.planning.status.consumergroup import STUCK_MAX, STUCK_MESSAGE_MAX
-from fleet_operator.planning.status.members import ID_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
-from fleet_operator.planning.status.problems import DEPLOYMENT_REASONS
+from fleet_operator.planning.status import consumergroup, members, problems
 from fleet_operator.planning.work import RecordInHand, WorkObservation
 
 log = logging.getLogger(__name__)
@@ -36,39 +31,35 @@ ANSWER_SECONDS: Final = 2.0
 GENERATION_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
 ANSWER_BYTES_MAX: Final = 1 << 20
-"""No more than honest reports need: workers of earlier images list each paused and each stuck partition, so that 5,000
-behind an open breaker take 0.8 MB. A larger report is dropped, and its worker has not answered: pods run other people's
-code."""
+"""Maximum size of a report. Workers of earlier images list each paused and stuck partition, and 5,000 partitions behind
+an open breaker take 0.8 MB. A larger report may be malicious (pods run users' code), and counts as no answer."""
 WORD_CHARACTERS_MAX: Final = 128
 REASON_CHARACTERS_MAX: Final = 255
 REJOINS_MAX: Final = 20
 KINDS_MAX: Final = 20
-"""Kinds of failures, as many as a worker sends. So are the RECORDS_MAX skips."""
+"""Maximum number of failure kinds (reason and error class) that are read from a report. Workers list no more."""
 SLOTS_MAX: Final = 1024
-"""Calls of a handler at once, as the settings of a worker allow."""
+"""Maximum number of handler slots (concurrency) that a worker's settings allow."""
 IN_HAND_MAX: Final = 100
-"""Records in hand, as many as a worker sends."""
+"""Maximum number of in-flight records that are read from a report. Workers list no more."""
 GAPS_MAX: Final = 200
-"""Gaps decide nothing: the status counts them, also those that only the observer sees."""
+"""Maximum number of gaps (deleted records) that are read from a report. No decision depends on gaps. The status only
+counts them, together with gaps that the observer found."""
 
 
 class WorkerStatusClient:
-    """One shared session. `open` and `close` on the event loop, once each."""
+    """Reads reports over one shared HTTP session, which the first request creates. Used on the event loop only."""
 
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    async def open(self) -> None:
-        """Make the session; connects to nothing."""
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
+    @cached_property
+    def _session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_SECONDS))
 
     async def close(self) -> None:
-        if self._session is not None:
+        if "_session" in vars(self):
             await self._session.close()
 
     async def member(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
-        """The report of the worker in the pod with this uid; None without an answer that can be read."""
-        assert self._session is not None, "opened before use"
+        """Read the report of the worker in the pod with this uid; returns None without a valid answer."""
         host = f"[{ip}]" if ":" in ip else ip
         try:
             url, token = f"http://{host}:{port}{MEMBER_PAGE}", {"Authorization": f"Bearer {uid}"}
@@ -86,20 +77,19 @@ class WorkerStatusClient:
 
 
 def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
-    """The JSON of `/member`; None when it is not such JSON.
-
-    What is kept is bounded by what honest workers send and the status shows: a report stays for minutes, and a tenant
-    may have hundreds of pods that send anything.
-    """
+    """Parse the JSON of `/member`; returns None if it is invalid. Each list is cut to the largest length that real
+    workers send, because a report stays in memory for minutes, and a tenant may have hundreds of pods that send
+    arbitrary reports."""
     try:
-        answer = read_json(body)
+        answer = foreign_json.read_json(body)
         error = answer.get("error") or {}
         ended = answer.get("ended") or {}
         breaker = answer.get("breaker")
         return WorkerObservation(
             pod=pod,
-            # No member of a group has an id that was cut, so that such a worker counts as foreign, and scaling holds.
-            member_id=_text(answer.get("memberId"), ID_CHARACTERS_MAX),
+            # A truncated id matches no member of the group, so the worker counts as foreign and the fleet is not
+            # scaled.
+            member_id=_text(answer.get("memberId"), members.ID_CHARACTERS_MAX),
             generation=_number(answer.get("generation", -1), GENERATION_MAX),
             state=_text(answer.get("state")),
             stuck=_stuck_partitions(answer.get("stuck") or ()),
@@ -109,9 +99,9 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             ended_message=_text(ended.get("message"), MESSAGE_CHARACTERS_MAX),
             ended_since=_time(ended.get("since")),
             breaker=_text(breaker["state"]) if breaker else CLOSED,
-            # In steps: that one record more has failed is no news to reconcile a group for.
+            # Counts are rounded to buckets, because one more failed record is no reason to reconcile a group.
             failed={
-                _kind(entry): lag_bucket(_number(entry["records"], OFFSET_MAX))
+                _kind(entry): lag.lag_bucket(_number(entry["records"], OFFSET_MAX))
                 for entry in (answer.get("failed") or ())[:KINDS_MAX]
             },
             revoking=answer.get("revoking") is True,
@@ -125,7 +115,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:
-    """The reason why a record failed for good, in the API's word, and the class of the error."""
+    """The reason of a permanent failure, as the API spells it, and the error's class."""
     return failure_reasons.to_api(_text(entry["reason"])), _text(entry.get("errorClass"))
 
 
@@ -150,7 +140,7 @@ def _passed(entry: dict[str, Any]) -> PassedBy:
 
 
 def _work(entry: dict[str, Any] | None) -> WorkObservation | None:
-    """A worker's work; None for one of an earlier image, which reports none. Raises ValueError for sums below zero."""
+    """Parse the work of a worker; None for an earlier image, which does not report it. Raises ValueError."""
     if entry is None:
         return None
     busy_seconds, records = _finite(entry["busySeconds"]), _number(entry["records"], OFFSET_MAX)
@@ -164,20 +154,21 @@ def _work(entry: dict[str, Any] | None) -> WorkObservation | None:
 def _in_hand(entry: dict[str, Any]) -> RecordInHand:
     place, since = _place(entry), _time(entry.get("since"))
     if since is None or since < 0 or place.partition < 0 or place.offset < 0:
-        raise ValueError(f"{place} in hand since {since} is out of range")
+        raise ValueError(f"{place} in flight since {since} is out of range")
     return RecordInHand(*place, since)
 
 
 def _stuck_partitions(entries: Iterable[dict[str, Any]]) -> tuple[StuckPartition, ...]:
-    """The oldest, which the status may show, the oldest error of the deployment, which it names, and of the others the
-    places of as many as may decide.
+    """Parse stuck partitions. Returns, in this order: the STUCK_MAX oldest, for the status; the oldest other one with a
+    reason in `DEPLOYMENT_REASONS`, if any; and up to REPLICAS_MAX others, whose reason and message are left out.
 
-    Each stuck partition counts a worker against shrinking (planning/scaling/load.py): with as many as the largest fleet
-    has workers, those that are left out let none shrink. A fleet may grow for these, as where no worker can be reached.
+    Each stuck partition counts as one worker that must not be removed (planning/scaling/load.py). REPLICAS_MAX stuck
+    partitions prevent any scale-down, so no more are kept. If partitions are omitted, a fleet may still be scaled up,
+    as with unreachable workers.
     """
     found = sorted(map(_stuck, entries), key=lambda each: (int(each.since), each.topic, each.partition))
-    shown, rest = found[:STUCK_MAX], found[STUCK_MAX:]
-    named = [each for each in rest if each.reason in DEPLOYMENT_REASONS][:1]
+    shown, rest = found[: consumergroup.STUCK_MAX], found[consumergroup.STUCK_MAX :]
+    named = [each for each in rest if each.reason in problems.DEPLOYMENT_REASONS][:1]
     others = {(each.topic, each.partition): replace(each, reason="", message="") for each in rest}
     return (*shown, *named, *islice(others.values(), REPLICAS_MAX))
 
@@ -189,28 +180,26 @@ def _stuck(entry: dict[str, Any]) -> StuckPartition:
         offset=_number(entry["offset"], OFFSET_MAX),
         since=_time(entry.get("since")) or 0.0,
         reason=_text(entry.get("reason")),
-        message=_text(entry.get("message"), STUCK_MESSAGE_MAX),
+        message=_text(entry.get("message"), consumergroup.STUCK_MESSAGE_MAX),
     )
 
 
 def _topic(entry: dict[str, Any]) -> str:
-    """A topic's name. Raises ValueError for one that Kafka does not allow, of which each character takes four bytes."""
-    topic = _text(entry["topic"], TOPIC_CHARACTERS_MAX)
+    """Raises ValueError for a non-ASCII name, because Kafka allows none, and each character could take 4 bytes."""
+    topic = _text(entry["topic"], members.TOPIC_CHARACTERS_MAX)
     if not topic.isascii():
-        raise ValueError(f"{topic} is no topic")
+        raise ValueError(f"{topic} is not a topic name")
     return topic
 
 
 def _text(value: Any, most: int = WORD_CHARACTERS_MAX) -> str:
-    """A text up to so many characters; empty for none. Raises TypeError for another value."""
     text = value or ""
     if not isinstance(text, str):
-        raise TypeError(f"{type(text).__name__} is no text")
+        raise TypeError(f"{type(text).__name__} is not a string")
     return text[:most]
 
 
 def _number(value: Any, most: int) -> int:
-    """A number that status can hold. Raises ValueError."""
     number = int(value)
     if abs(number) > most:
         raise ValueError(f"{number} is out of range")
@@ -218,14 +207,14 @@ def _number(value: Any, most: int) -> int:
 
 
 def _time(value: Any) -> float | None:
-    """A time that may be a number or text, as epoch seconds."""
+    """Convert a time, as a number or as text, to epoch seconds; returns None for other values."""
     if isinstance(value, int | float):
         return _finite(value)
     return times.from_text(value) if isinstance(value, str) else None
 
 
 def _finite(value: Any) -> float:
-    """A number that is finite. Raises ValueError, and OverflowError for an integer that no float holds."""
+    """A finite number. Raises ValueError, and OverflowError for an integer that no float can hold."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value} is not finite")

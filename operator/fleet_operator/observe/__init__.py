@@ -1,5 +1,5 @@
-"""Observation of Kafka clusters, and the few changes that the operator makes there. Kubernetes is unknown here.
+"""Observes Kafka clusters, and makes the few changes in Kafka that the operator needs. Independent of Kubernetes.
 
-One thread for each KafkaCluster owns one `NetworkClient` and polls all groups of that cluster together, so that the
-number of requests grows with the brokers and not with the groups.
+One thread per Kafka connection owns one `NetworkClient` and polls the groups of its cluster together, so that the
+number of requests grows with the number of brokers and not with the number of groups.
 """

@@ -1,9 +1,7 @@
-"""From wire answers to observations. Pure.
+"""Converts wire responses to observations. Pure.
 
-What could not be asked stays absent: nothing here turns a missing answer into a zero.
+If a response is missing, its values are absent from the observation; they never become zero.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -22,23 +20,30 @@ from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsResponse, MetadataResponse
 from fleet_operator.observe.batches import OFFSETS_SETTINGS, OFFSETS_TOPIC
 from fleet_operator.observe.due import Found
-from fleet_operator.observe.interests import CLIENT_ID
+from fleet_operator.observe.subscriptions import CLIENT_ID
 from fleet_operator.planning import observation
-from fleet_operator.planning.transactions import OpenTransaction
+from fleet_operator.planning.observation import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
-"""Samples of end offsets kept for each partition: enough to interpolate minutes finely and hours roughly."""
+"""Largest number of end offset samples per partition: enough to interpolate minutes precisely and hours roughly."""
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 NOT_OBSERVED: Final = "NotObserved"
-"""The reason when nothing was answered and nobody said why."""
+"""Reason of a group about which a poll got neither an answer nor an error."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
-"""The reason for a group of another protocol (KIP-848, share groups): DescribeGroups answers that it does not exist."""
+"""Reason of a group that does not use the classic protocol (KIP-848, share groups). DescribeGroups reports such a group
+as not existing."""
 CLASSIC_TYPES: Final = frozenset({"", "classic"})
-"""Types in ListGroups of groups that DescribeGroups describes; brokers before Kafka 3.8 list none."""
+"""The group types in ListGroups responses that DescribeGroups can describe. Brokers before Kafka 3.8 return no type."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
-"""Separator of the group and the delay in the name of a retry topic."""
+"""Separator between the group id and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
+_REASONS: Final[Mapping[int, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "TopicNotFound",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "AuthorizationFailed",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "AuthorizationFailed",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "AuthorizationFailed",
+}
 
 Offsets = dict[tuple[str, int], int]
 History = dict[tuple[str, int], tuple[observation.OffsetSample, ...]]
@@ -47,8 +52,8 @@ Transactions = Mapping[tuple[str, int], OpenTransaction]
 
 @dataclass(frozen=True, slots=True)
 class TopicLog:
-    """Offsets of one or several topics; `history` is as in `GroupObservation.end_history`, `transactions` as in
-    `open_transactions`."""
+    """Log offsets of one or more topics. `history` and `transactions` become `end_history` and `open_transactions` of a
+    `GroupObservation`."""
 
     ends: Offsets = field(default_factory=dict)
     history: History = field(default_factory=dict)
@@ -59,34 +64,25 @@ class TopicLog:
 NOT_READ: Final = TopicLog()
 OPERATIONS_UNSAID: Final = -(2**31)
 READ: Final = 3
-"""The bit of an operation in the field of those that are authorized is its code in an ACL."""
+"""The position of the bit for Read in `authorized_operations`. It is the ACL code of Read."""
 
 
 def reason_of(code: int) -> str:
-    """A CamelCase word for an error code of a broker: the words of our conditions where there is one."""
-    match code:
-        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            return "TopicNotFound"
-        case (
-            ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            | ErrorCode.GROUP_AUTHORIZATION_FAILED
-            | ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        ):
-            return "AuthorizationFailed"
-        case _:
-            name = ErrorCode(code).name if code in _KNOWN_CODES else f"ERROR_{code}"
-            return "".join(word.capitalize() for word in name.split("_"))
+    """Convert a broker's error code to the reason that conditions use for it, by default its name in CamelCase."""
+    if code in _REASONS:
+        return _REASONS[code]
+    name = ErrorCode(code).name if code in _KNOWN_CODES else f"ERROR_{code}"
+    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def brokers(metadata: MetadataResponse) -> tuple[observation.BrokerInfo, ...]:
-    """The live brokers by id."""
     return tuple(
         sorted((observation.BrokerInfo(b.node_id, b.host, b.port) for b in metadata.brokers), key=lambda b: b.id)
     )
 
 
 def topics(metadata: MetadataResponse) -> dict[str, observation.TopicObservation]:
-    """Every topic that was asked for, existing or not."""
+    """The observations of all requested topics, including topics that do not exist."""
     return {
         topic.name: observation.TopicObservation(
             partitions=len(topic.partitions),
@@ -99,10 +95,8 @@ def topics(metadata: MetadataResponse) -> dict[str, observation.TopicObservation
 
 
 def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
-    """The delays of all retry topics that there are, by the main group whose they are.
-
-    Only delays as we write them: somebody else's `retry.60s` is none of ours, whose minute is `retry.1m`.
-    """
+    """The delays of all existing retry topics, keyed by main group. Only canonical delays count: `retry.1m` is a retry
+    topic, `retry.60s` is not."""
     found: dict[str, list[str]] = defaultdict(list)
     for topic in metadata.topics:
         if topic.name is None or topic.error_code or not naming.is_managed_topic(topic.name):
@@ -116,7 +110,7 @@ def delays_by_group(metadata: MetadataResponse) -> dict[str, tuple[str, ...]]:
 def offsets_topic(
     metadata: MetadataResponse, configs: DescribeConfigsResponse | None
 ) -> observation.OffsetsTopicInfo | None:
-    """`__consumer_offsets` as it is; None while it does not exist, or cannot be described."""
+    """The state of `__consumer_offsets`; None while the topic does not exist or cannot be described."""
     found = next((t for t in metadata.topics if t.name == OFFSETS_TOPIC and not t.error_code), None)
     if found is None or not found.partitions:
         return None
@@ -133,7 +127,7 @@ def offsets_topic(
 
 
 def broker_settings(configs: DescribeConfigsResponse) -> observation.BrokerSettings:
-    """A broker's answer about itself; all unknown when it refuses one."""
+    """A broker's own settings; all of them are None if the broker refuses the request."""
     found = _settings(configs, BROKER_RESOURCE)
     partitions, replication_factor, segment_bytes, minutes = (_number(found.get(name)) for name in OFFSETS_SETTINGS)
     return observation.BrokerSettings(
@@ -149,7 +143,6 @@ def _number(text: str | None) -> int | None:
 
 
 def metadata_version(response: ApiVersionsResponse) -> int | None:
-    """The finalized level of the feature metadata.version; None when the broker would not say."""
     levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
     return levels.get("metadata.version")
 
@@ -164,16 +157,14 @@ def _settings(configs: DescribeConfigsResponse | None, resource_type: int) -> di
 
 
 def commits_code(group: OffsetFetchResponseGroup) -> int:
-    """The error of a group's commits: its own, or that of the first partition that has one; 0 without any."""
+    """The error code of the group or, if it has none, of the first partition with an error; 0 without an error."""
     partitions = (partition for topic in group.topics for partition in topic.partitions)
     return group.error_code or next((each.error_code for each in partitions if each.error_code), 0)
 
 
 def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
-    """Committed offsets of each group, or the reason why there are none to be had.
-
-    A partition that cannot be told makes all of them unknown: left out, it would count as one without a commit.
-    """
+    """The committed offsets of each group, or the reason of the group's error. An error in one partition makes all
+    offsets of the group unknown. A partition that was left out would count as having no commit."""
     found: dict[str, Offsets | str] = {}
     for group in response.groups:
         if code := commits_code(group):
@@ -189,7 +180,7 @@ def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
 
 
 def offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
-    """Offsets found; partitions with an error are left out, and topics without any."""
+    """Offsets keyed by topic, without partitions that have an error or no offset."""
     found = {
         topic.name: {
             (topic.name, partition.partition_index): partition.offset
@@ -202,10 +193,8 @@ def offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
 
 
 def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
-    """The first record at or after the time that was asked for; None where no record is that young.
-
-    Partitions with an error are left out.
-    """
+    """For each partition, the first record at or after the requested time; None if all records are older. Partitions
+    with an error are left out."""
     return {
         (topic.name, partition.partition_index): (
             Found(partition.offset, partition.timestamp) if partition.offset >= 0 else None
@@ -217,7 +206,7 @@ def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
 
 
 def member(described: DescribedGroupMember, *, stable: bool) -> observation.MemberObservation:
-    """One member; an assignment that we cannot read (another library's own form) counts as none."""
+    """Convert one member. An assignment that another library wrote in a format of its own counts as empty."""
     assigned: dict[str, tuple[int, ...]] = {}
     if stable and described.member_assignment:
         with suppress(MalformedMessage):
@@ -233,10 +222,8 @@ def member(described: DescribedGroupMember, *, stable: bool) -> observation.Memb
 
 
 def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObservation, ...]]:
-    """A described group's state and members, in a fixed order; one that does not exist (yet) is Dead.
-
-    The operator's own visit (`group_visit`) does not show: a group that only it has joined is Empty as before.
-    """
+    """The state of a described group, and its members in a fixed order. A group that does not exist (yet) is Dead. An
+    operator's visiting member (`group_visit`) is left out, so a group with no other member is Empty."""
     stable = described.group_state == STABLE
     others = [each for each in described.members if not is_visitor(each)]
     if described.members and not others:
@@ -247,12 +234,11 @@ def mirror(described: DescribedGroup) -> tuple[str, tuple[observation.MemberObse
 
 
 def state_of(described: DescribedGroup) -> str:
-    """The state of a described group; one that does not exist (yet) is Dead."""
     return DEAD if described.error_code else described.group_state
 
 
 def may_read(described: DescribedGroup | None) -> bool | None:
-    """True if our login may be a member of the group; None where the broker did not say."""
+    """True if the operator's login may be a member of the group; None if the broker did not return the permission."""
     if described is None or described.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         return None if described is None else False
     unsaid = described.error_code or described.authorized_operations == OPERATIONS_UNSAID
@@ -260,20 +246,20 @@ def may_read(described: DescribedGroup | None) -> bool | None:
 
 
 def is_classic(listed: ListedGroup) -> bool:
-    """True if DescribeGroups describes this group."""
     return listed.group_type.lower() in CLASSIC_TYPES
 
 
 def is_visitor(described: DescribedGroupMember) -> bool:
-    """True for the member by which an operator visits an empty group; it may be another process's."""
+    """True for the member with which an operator, perhaps in another process, visits an empty group."""
     return described.client_id == CLIENT_ID and described.group_instance_id is None
 
 
 @dataclass(slots=True)
 class GroupFacts:
-    """Answers of one poll about one group, before they are aggregated; `error` is the first error.
+    """The answers of one poll about one group, before aggregation. `error` is the first error.
 
-    `log` has the offsets of its source topics, `failed` those of its failed topic, which has `failed_partitions`.
+    `log`, `failed`: log offsets of the group's source topics, and of its failed topic with `failed_partitions`
+    partitions.
     """
 
     group_id: str
@@ -287,7 +273,7 @@ class GroupFacts:
 
     @property
     def failure(self) -> str | None:
-        """The first error, that of the description too; a group that does not exist (yet) has none."""
+        """The first error, including an error of DescribeGroups. A group that does not exist (yet) has no error."""
         described = self.described
         if described is None or described.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             return self.error
@@ -295,7 +281,7 @@ class GroupFacts:
 
 
 def extend_history(history: History, ends: Offsets, now: float) -> History:
-    """Each partition's samples with this one added; partitions that did not answer keep theirs."""
+    """Add a sample to each partition with a known end offset; other partitions keep their samples unchanged."""
     added = {key: _add_sample(history.get(key, ()), observation.OffsetSample(now, end)) for key, end in ends.items()}
     return {**history, **added}
 
@@ -303,10 +289,11 @@ def extend_history(history: History, ends: Offsets, now: float) -> History:
 def _add_sample(
     samples: tuple[observation.OffsetSample, ...], new: observation.OffsetSample
 ) -> tuple[observation.OffsetSample, ...]:
-    """Samples with one more, thinned so that they reach back ever further.
+    """Add a sample; if there are then too many, drop every second sample of the older half.
 
-    Of a run of equal offsets the first and the last are kept: between them nothing was produced, and the estimate must
-    not spread the next records over an idle hour. An offset that went back (the topic was recreated) starts afresh.
+    Of consecutive samples with equal offsets, the first and the last are kept. They show that no record arrived in
+    between, so an interpolation does not spread later records over an idle hour. A lower offset shows a recreated
+    topic, and discards the earlier samples.
     """
     if samples and new.end_offset < samples[-1].end_offset:
         return (new,)

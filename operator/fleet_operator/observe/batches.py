@@ -1,6 +1,4 @@
-"""Requests for many groups at once. Pure: what is known of the cluster in, requests by broker out."""
-
-from __future__ import annotations
+"""Builds requests for many groups or partitions of one broker, split into requests of bounded size. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -24,15 +22,16 @@ from fleet_consumer.wire.topics import ListOffsetsPartition, ListOffsetsRequest,
 T = TypeVar("T")
 
 GROUPS_PER_REQUEST_MAX: Final = 500
-"""DescribeGroups answers carry every member's subscription and assignment; this keeps one answer to a few MiB."""
+"""Largest number of groups in one request. The limit keeps responses, which list every member's subscription and
+assignment, to a few MiB."""
 PARTITIONS_PER_REQUEST_MAX: Final = 20_000
 COMMIT_BYTES: Final = 80
-"""At most the bytes of one commit's record in __consumer_offsets, without the names and the metadata in it."""
+"""Upper bound in bytes of one commit's record in `__consumer_offsets`, not counting names and metadata."""
 COMMIT_BYTES_MAX: Final = 128 * 1024
-"""About as many bytes become one batch of that topic, whose limit (message.max.bytes) is a MiB by default. That is
-about 900 partitions of short names."""
+"""Largest size, in bytes, of the batch that one commit request appends to `__consumer_offsets`: about 900 partitions
+with short names. The topic's limit (`message.max.bytes`) is 1 MiB by default."""
 COMMIT_PARTITIONS_MAX: Final = 1_000
-"""Partitions of one commit, as for members."""
+"""Largest number of partitions in one commit request. The commit requests of workers have the same limit."""
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_SETTINGS: Final = (
     "offsets.topic.num.partitions",
@@ -40,19 +39,19 @@ OFFSETS_SETTINGS: Final = (
     "offsets.topic.segment.bytes",
     "offsets.retention.minutes",
 )
-"""A broker's settings about `__consumer_offsets` that matter to us, as `aggregation.broker_settings` takes them."""
+"""The broker settings for `__consumer_offsets`, in the order that `aggregation.broker_settings` expects."""
 
 Partition = tuple[str, int]
 
 
 def chunks(items: Iterable[T], size: int) -> list[tuple[T, ...]]:
-    """Items in order, in tuples of at most `size`."""
     ordered = tuple(items)
     return [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
 
 def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
-    """DescribeGroups for the groups of one coordinator, with what our login may do with them."""
+    """Build DescribeGroups requests for one coordinator; they also ask what the operator's login may do with each
+    group."""
     return [
         DescribeGroupsRequest(groups=part, include_authorized_operations=True)
         for part in chunks(groups, GROUPS_PER_REQUEST_MAX)
@@ -60,9 +59,10 @@ def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
 
 
 def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) -> list[OffsetFetchRequest]:
-    """OffsetFetch for the groups of one coordinator; each group's topics with their partition counts, None for all.
+    """Build OffsetFetch requests for the groups of one coordinator. `partitions` has each group's partition counts,
+    keyed by topic, or None to request all commits of the group.
 
-    `require_stable` stays off: a pending transaction must not make the position unknown.
+    `require_stable` is off, because a pending transaction must not make the position unknown.
     """
     asked = (OffsetFetchRequestGroup(group_id=name, topics=_topics(counts)) for name, counts in partitions.items())
     return [OffsetFetchRequest(groups=part) for part in chunks(asked, GROUPS_PER_REQUEST_MAX)]
@@ -72,13 +72,13 @@ def _topics(counts: Mapping[str, int] | None) -> tuple[OffsetFetchRequestTopics,
     if counts is None:
         return None
     indexes = ((topic, tuple(range(count))) for topic, count in counts.items())
-    return tuple(OffsetFetchRequestTopics(name=topic, partition_indexes=of) for topic, of in indexes)
+    return tuple(OffsetFetchRequestTopics(name=topic, partition_indexes=numbers) for topic, numbers in indexes)
 
 
 def offset_commit_requests(group_id: str, offsets: Mapping[Partition, int], metadata: str) -> list[OffsetCommitRequest]:
-    """OffsetCommit of an administrator, without a generation: brokers refuse it while the group has members.
+    """Build OffsetCommit requests without a generation, which brokers refuse while the group has members.
 
-    The coordinator appends what one request commits as one batch, which its topic may refuse as too large.
+    The coordinator appends each request as one batch, so COMMIT_BYTES_MAX keeps this batch below the topic's limit.
     """
     requests, part, size, count = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0, 0
     for (topic, number), offset in offsets.items():
@@ -97,12 +97,12 @@ def offset_commit_requests(group_id: str, offsets: Mapping[Partition, int], meta
 def _offset_commit(
     group_id: str, partitions: Mapping[str, Iterable[OffsetCommitRequestPartition]]
 ) -> OffsetCommitRequest:
-    topics = (OffsetCommitRequestTopic(name=topic, partitions=tuple(of)) for topic, of in partitions.items())
+    topics = (OffsetCommitRequestTopic(name=topic, partitions=tuple(each)) for topic, each in partitions.items())
     return OffsetCommitRequest(group_id=group_id, member_id="", topics=tuple(topics))
 
 
 def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, list[Partition]]:
-    """The partitions of these topics by the broker that leads them; those without a leader are left out."""
+    """The partitions of these topics, keyed by leader. Partitions without a leader are left out."""
     wanted = frozenset(topics)
     led: dict[int, list[Partition]] = defaultdict(list)
     for topic in metadata.topics:
@@ -114,9 +114,9 @@ def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, l
 
 
 def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: bool = False) -> list[ListOffsetsRequest]:
-    """ListOffsets for the partitions one broker leads, each with its timestamp (LATEST, EARLIEST, or milliseconds).
+    """Build ListOffsets requests for partitions of one leader, each with LATEST, EARLIEST, or a time in milliseconds.
 
-    A broker refuses a request that names a partition twice, so two timestamps of one partition take two requests.
+    Brokers refuse a request that names a partition twice, so two timestamps for one partition need two requests.
     """
     requests = []
     for part in chunks(sorted(times), PARTITIONS_PER_REQUEST_MAX):
@@ -127,7 +127,7 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
             ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=1 if read_committed else 0,
-                topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(of)) for name, of in by_topic.items()),
+                topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(each)) for name, each in by_topic.items()),
             )
         )
     return requests
@@ -135,25 +135,29 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
 
 @lru_cache(maxsize=PARTITIONS_PER_REQUEST_MAX)
 def _asked_offset(index: int, timestamp: int) -> ListOffsetsPartition:
-    """The same for all topics: each poll asks for the ends of all partitions."""
+    """Build the entry of one partition in a ListOffsets request. Cached, because each poll requests the end offsets of
+    all partitions, and topics share these entries."""
     return ListOffsetsPartition(partition_index=index, timestamp=timestamp)
 
 
 def offsets_topic_config_request() -> admin.DescribeConfigsRequest:
-    """The settings of `__consumer_offsets` that matter to us."""
-    return _config_request(admin.TOPIC_RESOURCE, OFFSETS_TOPIC, ("cleanup.policy", "segment.bytes"))
+    return config_request(admin.TOPIC_RESOURCE, (OFFSETS_TOPIC,), ("cleanup.policy", "segment.bytes"))
 
 
 def broker_config_request(node_id: int) -> admin.DescribeConfigsRequest:
-    """A broker's own `OFFSETS_SETTINGS`; only that broker can answer."""
-    return _config_request(admin.BROKER_RESOURCE, str(node_id), OFFSETS_SETTINGS)
+    """Build the DescribeConfigs request for a broker's `OFFSETS_SETTINGS`. Only that broker can answer it."""
+    return config_request(admin.BROKER_RESOURCE, (str(node_id),), OFFSETS_SETTINGS)
 
 
 def features_request() -> ApiVersionsRequest:
-    """The cluster's finalized features, which any broker knows; a request without a client's name is refused."""
+    """Build the ApiVersions request for the cluster's finalized features. Brokers require the client name."""
     return ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
 
 
-def _config_request(kind: int, name: str, settings: tuple[str, ...]) -> admin.DescribeConfigsRequest:
-    resource = admin.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=settings)
-    return admin.DescribeConfigsRequest(resources=(resource,))
+def config_request(kind: int, names: Iterable[str], settings: tuple[str, ...]) -> admin.DescribeConfigsRequest:
+    return admin.DescribeConfigsRequest(
+        resources=tuple(
+            admin.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=settings)
+            for name in names
+        )
+    )

@@ -1,10 +1,8 @@
-"""The calls of polls: what is asked, how it is waited for, and how answers are read. Used by one thread.
+"""The calls of a poll: reuses repeated requests, waits for calls, and reads responses. Used by one thread.
 
-Most groups are as they were at the last poll, and a broker that is asked the same answers with the same bytes. Such an
-answer is not decoded again: it is the very object that came before.
+Most groups do not change between polls, so the same request gets a response with the same bytes. Such a response is not
+decoded again; the previous response object is reused.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,11 +22,11 @@ POLL_SECONDS: Final = 8.0
 
 
 class PollAbandonedError(Exception):
-    """The observer is being stopped in the middle of a poll."""
+    """The observer was stopped during a poll."""
 
 
 def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[], bool]) -> None:
-    """Until every call has ended; each has its own time-out, so this ends too. Raises PollAbandonedError."""
+    """Wait until every call has ended or timed out. Raises PollAbandonedError if the observer is stopped."""
     pending = list(calls)
     while pending := [call for call in pending if not call.done]:
         if stopping():
@@ -37,7 +35,7 @@ def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[
 
 
 class _Repeated:
-    """A request, its last encoding and its last answer. Everything else is the request's own."""
+    """A request with its last encoding and its last response. Other attributes are read from the request."""
 
     __slots__ = ("_answered", "_encoded", "request")
 
@@ -50,28 +48,27 @@ class _Repeated:
         return getattr(self.request, name)
 
     def encode(self, version: int) -> bytes:
-        """As `Request.encode`, once for a version."""
         if self._encoded is None or self._encoded[0] != version:
             self._encoded = (version, self.request.encode(version))
         return self._encoded[1]
 
     def decode_response(self, version: int, buffer: bytes) -> Response:
-        """As `Request.decode_response`; the last answer itself if this one has the same bytes."""
+        """Decode a response; return the previous response object if the bytes are equal."""
         if self._answered is None or self._answered[:2] != (version, buffer):
             self._answered = (version, buffer, self.request.decode_response(version, buffer))
         return self._answered[2]
 
 
 class Repeats:
-    """The requests of one part of the groups, by broker. Those that a poll did not make are forgotten at its end."""
+    """The requests to each broker in the last poll of a `GroupPart`, for reuse. Requests not made again are dropped."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _Repeated] = {}
         self._made: dict[tuple[int, int], _Repeated] = {}
 
-    def of(self, node_id: int, request: Request[ResponseT]) -> Request[ResponseT]:
-        """The request as made before, if it was."""
-        key = (node_id, hash(request))  # taken once: a request names thousands of partitions
+    def reuse(self, node_id: int, request: Request[ResponseT]) -> Request[ResponseT]:
+        """If the previous poll made an equal request, return that request; otherwise remember and return `request`."""
+        key = (node_id, hash(request))  # the hash is computed once, because a request lists thousands of partitions
         found = self._made.get(key) or self._known.get(key)
         if found is None or found.request != request:
             found = _Repeated(request)
@@ -83,12 +80,12 @@ class Repeats:
 
 
 Asked = tuple[str, ...]
-"""The groups that a call asks for."""
+"""The group ids in a request."""
 
 
 @dataclass(slots=True)
 class Questions:
-    """The calls of a poll's main phase."""
+    """The calls of the main phase of a poll, which are in flight at the same time."""
 
     listed: dict[int, Call[ListGroupsResponse]] = field(default_factory=dict)
     described: list[tuple[Asked, Call[DescribeGroupsResponse]]] = field(default_factory=list)
@@ -96,11 +93,11 @@ class Questions:
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
     highs: list[Call[ListOffsetsResponse]] = field(default_factory=list)
-    """Of some topics whose last stable offsets are their ends."""
+    """Calls for high watermarks, to compare them with the last stable offsets that `ends` requests."""
     others: list[tuple[Call[Any], Callable[[Any], None]]] = field(default_factory=list)
-    """Of settings, with whatever takes the answer."""
+    """Calls for settings, each with the function that records its response."""
     managed: set[str] = field(default_factory=set)
-    """The managed topics whose starts were asked for."""
+    """The managed topics whose log starts are requested."""
 
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[Asked, Call[Any]]](self.described, self.fetched))
@@ -108,14 +105,10 @@ class Questions:
         return chain(self.listed.values(), pairs, self.starts, *self.ends.values(), self.highs, others)
 
     def ask(self, call: Call[ResponseT], take: Callable[[ResponseT], None]) -> None:
-        """Add a call with what takes its answer, if there is one."""
         self.others.append((call, take))
 
     def take_groups(self, facts: Mapping[str, GroupFacts]) -> None:
-        """Give each group its description and its commits, or the error of the call that asked for them.
-
-        A group that nobody asked for is none of ours, whatever a broker returns.
-        """
+        """Record each requested group's description and commits, or the error of the call."""
         for asked, described in self.described:
             if _blame(described, asked, facts):
                 for group in described.response.groups:
@@ -133,7 +126,8 @@ class Questions:
 
 
 def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
-    """The offsets of all calls that were answered, by topic; partitions of one topic may be led by several brokers."""
+    """The offsets from all successful calls, keyed by topic. Offsets of one topic may come from several calls, because
+    its partitions have several leaders."""
     found: dict[str, Offsets] = {}
     for call in calls:
         if call.error is None:
@@ -143,7 +137,7 @@ def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
 
 
 def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:
-    """True if a call was answered; if not, its groups get the error."""
+    """Return True if a call succeeded; otherwise record its error in the facts of the requested groups."""
     if call.error is None:
         return True
     for group_id in asked:

@@ -1,29 +1,24 @@
-"""Differences between two observations, as far as somebody acts on them. Pure.
+"""Finds differences between two observations. Only differences that require an action count. Pure.
 
-They are found on the observer's thread: of thousands of groups a few have changed, and the event loop hears of those.
+Differences are computed on the observer's thread, so that the event loop handles only the few groups that have changed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.lag import lag_bucket
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A new observation and what is different in it.
+    """A new observation and its changes.
 
-    - `seconds`: the time that the poll took; None for a state poll.
-    - `cluster`: the facts of the cluster itself have changed; `lost`: it is not reachable (any more), or for another
-      reason.
-    - `groups`: the groups that have changed; False where no more than offsets has.
+    - `seconds`: duration of the poll; None for a state poll.
+    - `cluster`: True if facts about the cluster itself have changed; `lost`: True if the cluster became unreachable, or
+      is still unreachable, but for a different reason.
+    - `groups`: the groups that have changed; the value is False if only offsets have changed.
     """
 
     observation: ClusterObservation
@@ -36,23 +31,22 @@ class Observed:
 def compare(
     before: ClusterObservation | None,
     after: ClusterObservation,
-    looked_at: Mapping[str, GroupInterest],
+    polled: Mapping[str, GroupSubscription],
     seconds: float | None,
     *,
-    first: bool = False,
+    first: Iterable[str] = (),
 ) -> Observed:
-    """Find the changes in an observation, given the groups that were polled, for the `first` time or not.
+    """Find the changes in an observation of the `polled` groups; those in `first` count as changed in any case.
 
-    A poll or two that failed are no change yet: whoever reads finds the observation, and nobody is woken up.
+    An unconfirmed outage does not count as a change: the observation shows it, but the listener is not notified.
     """
-    if after.doubtful:
+    if after.unconfirmed:
         return Observed(observation=after, seconds=seconds)
     turned = before is None or (before.reachable, before.reason) != (after.reachable, after.reason)
     groups: Mapping[str, bool] = {}
     if after.reachable:
-        groups = (
-            dict.fromkeys(looked_at, True) if first or before is None else _groups(before, after, looked_at.values())
-        )
+        found = dict.fromkeys(polled, True) if before is None else _groups(before, after, polled.values())
+        groups = {**found, **dict.fromkeys(first, True)}
     return Observed(
         observation=after,
         seconds=seconds,
@@ -62,34 +56,24 @@ def compare(
     )
 
 
-def earlier(now: Mapping[str, T], *before: Mapping[str, T]) -> dict[str, T]:
-    """Earlier values of what is compared: of several that somebody may have read, one that is not the present one."""
-    found: dict[str, T] = {}
-    for name, value in now.items():
-        known = [values[name] for values in before if name in values]
-        if len(known) == len(before):
-            found[name] = next((each for each in known if each != value), value)
-    return found
-
-
 def _groups(
-    before: ClusterObservation, after: ClusterObservation, looked_at: Iterable[GroupInterest]
+    before: ClusterObservation, after: ClusterObservation, polled: Iterable[GroupSubscription]
 ) -> dict[str, bool]:
     changed: dict[str, bool] = {}
     same_topics = before.topics is after.topics and before.matches is after.matches
-    for interest in looked_at:
-        old, new = before.groups.get(interest.group_id), after.groups.get(interest.group_id)
-        if not same_topics and _topics(before, interest) != _topics(after, interest):
-            changed[interest.group_id] = True
+    for subscription in polled:
+        old, new = before.groups.get(subscription.group_id), after.groups.get(subscription.group_id)
+        if not same_topics and _topics(before, subscription) != _topics(after, subscription):
+            changed[subscription.group_id] = True
         elif new is None or new is old:
             continue
         elif (urgent := differs(old, new)) or moved(old, new):
-            changed[interest.group_id] = urgent
+            changed[subscription.group_id] = urgent
     return changed
 
 
 def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
-    """The facts in the status of a KafkaCluster, apart from times."""
+    """The facts that a KafkaCluster's status shows, without times."""
     if seen is None:
         return None
     return (
@@ -104,26 +88,26 @@ def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
     )
 
 
-def _topics(seen: ClusterObservation, interest: GroupInterest) -> list[object]:
-    matching = seen.matches.get(interest.pattern.text, ()) if interest.pattern else ()
-    return [(topic, seen.topics.get(topic)) for topic in (*interest.named_topics, *matching)]
+def _topics(seen: ClusterObservation, subscription: GroupSubscription) -> list[object]:
+    matching = seen.matches.get(subscription.pattern.text, ()) if subscription.pattern else ()
+    return [(topic, seen.topics.get(topic)) for topic in (*subscription.named_topics, *matching)]
 
 
 def differs(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """True if more than offsets has changed."""
+    """True if anything except offsets has changed."""
     return before is None or _shape(before) != _shape(after)
 
 
 def _shape(group: GroupObservation) -> tuple[object, ...]:
-    error = None if group.doubtful else group.error
+    error = None if group.unconfirmed else group.error
     shape = group.state, group.assignor, group.coordinator_id, group.members, group.transitions, group.may_read, error
-    hanging = {key: (of.offset, lag_bucket(of.end_offset - of.offset)) for key, of in group.hanging.items()}
+    hanging = {key: (each.offset, lag_bucket(each.end_offset - each.offset)) for key, each in group.hanging.items()}
     return (*shape, hanging) if group.retry is None else (*shape, hanging, *_retry_shape(group.retry))
 
 
 def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
-    """The urgent facts. Waiting or due records are urgent only where no worker is there to handle them; otherwise they
-    change with every poll, and matter no more than lag."""
+    """The urgent facts of a retry flow. Waiting and due records are urgent only if there are no workers to handle them.
+    With workers, their numbers change at every poll and are treated like lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (
@@ -139,8 +123,8 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """True if committed or end offsets have moved, a commit beyond the end of its log has become old, or the end of one
-    has been missing for long."""
+    """True if offsets have changed: committed or log end offsets, the partitions whose commit is beyond the log end or
+    whose log end is unknown, or the counts of the retry flow."""
     if before is None or before.beyond_end != after.beyond_end or before.missing_ends != after.missing_ends:
         return True
     if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):
@@ -149,5 +133,5 @@ def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
 
 
 def counts_of(retry: RetryObservation | None) -> tuple[object, ...] | None:
-    """The counts of a retry flow, by which its workers are scaled."""
+    """The facts of a retry flow that determine the number of retry workers."""
     return (retry.waiting, retry.due_lag, retry.oldest_due_at, retry.next_due_at) if retry is not None else None

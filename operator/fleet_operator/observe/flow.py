@@ -1,10 +1,13 @@
-"""The retry flows of all groups: what is remembered of them between polls, and what follows from it.
+"""Keeps the state of all retry flows between polls, and makes observations from this state.
 
-Does no I/O and has no clock: `poll` asks the questions that are made here and brings the answers. Belongs to the
-observer's thread. What could not be asked stays unknown, for the partition and for every sum that it is part of.
+This module has no I/O and no clock: `poll` sends the requests that are built here, and passes the answers back. Used by
+the observer's thread. A partition without an answer is unknown, and so is every sum that includes it.
+
+DescribeConfigs is the costliest request, because a broker builds a topic's whole configuration to answer for one
+setting. Therefore settings are read only about once a minute.
+
+Decision: docs/decisions/0016-due-lag.md.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -17,14 +20,14 @@ from fleet_consumer.wire.errors import ErrorCode
 from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import aggregation, due
 from fleet_operator.observe.aggregation import NOT_OBSERVED, GroupFacts, Offsets
-from fleet_operator.observe.batches import Partition, chunks
+from fleet_operator.observe.batches import Partition, chunks, config_request
 from fleet_operator.observe.due import Found, Frontier, Head
-from fleet_operator.observe.interests import GroupInterest, RetryInterest
+from fleet_operator.observe.subscriptions import GroupSubscription, RetrySubscription
 from fleet_operator.planning.observation import Gap, ManagedTopic, RetryObservation, TopicObservation
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
-"""Time for which an answer counts; settings that we change are forgotten at once."""
+"""Seconds until settings are read again. Settings that the operator changes are read again in the next poll."""
 TOPICS_PER_POLL_MAX: Final = 2_000
 TOPICS_PER_REQUEST_MAX: Final = 250
 
@@ -33,73 +36,61 @@ Settings = Mapping[str, str]
 
 @dataclass(slots=True)
 class TopicConfigs:
-    """Topic settings as last read, about once a minute. Times are monotonic seconds.
-
-    A broker builds a topic's whole configuration to answer for one setting of it, so this is the costliest question of
-    all: it is spread over the polls and over the brokers.
-    """
+    """Settings of topics, which are read about once a minute. The requests are spread over polls and brokers. Times are
+    monotonic seconds."""
 
     _known: dict[str, Settings] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
 
-    def of(self, topic: str) -> Settings | None:
-        """The settings that matter, by name; None while they have not been read or must not be."""
+    def known(self, topic: str) -> Settings | None:
+        """A topic's settings, keyed by name; None if they have not been read yet, or if a broker refuses the read."""
         return self._known.get(topic)
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Have these topics asked again at the next poll; what was known of them counts no more."""
+    def invalidate(self, topics: Iterable[str]) -> None:
         for topic in topics:
             self._known.pop(topic, None)
             self._due.pop(topic, None)
 
     def requests(self, wanted: Collection[str], now: float) -> list[admin.DescribeConfigsRequest]:
-        """The requests of this poll: for topics never read first, then for those read longest ago."""
+        """Build the requests of this poll: first for topics never read, then for those read longest ago."""
         for gone in self._due.keys() - wanted:
-            self.forget((gone,))
+            self.invalidate((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)
         names = sorted(topic for _, topic in due[:TOPICS_PER_POLL_MAX])
-        return [
-            admin.DescribeConfigsRequest(resources=tuple(_resource(name) for name in part))
-            for part in chunks(names, TOPICS_PER_REQUEST_MAX)
-        ]
+        parts = chunks(names, TOPICS_PER_REQUEST_MAX)
+        return [config_request(admin.TOPIC_RESOURCE, part, ASKED_SETTINGS) for part in parts]
 
-    def take(self, response: admin.DescribeConfigsResponse, now: float) -> None:
-        """Remember an answer. A topic that a broker has not heard of yet is asked again in the next poll."""
+    def record_response(self, response: admin.DescribeConfigsResponse, now: float) -> None:
+        """Record a response. The next poll asks again about topics that the broker does not know yet."""
         for result in response.results:
             name = result.resource_name
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self.forget((name,))
+                self.invalidate((name,))
                 continue
             self._due[name] = now + FRESH_SECONDS
             if result.error_code:
                 self._known.pop(name, None)
             else:
                 read = {entry.name: entry.value for entry in result.configs if entry.value is not None}
-                if self._known.get(name) != read:  # the same object as long as nothing changes
+                if self._known.get(name) != read:  # keep the same object while its value is the same
                     self._known[name] = read
 
 
-def _resource(topic: str) -> admin.DescribeConfigsResource:
-    return admin.DescribeConfigsResource(
-        resource_type=admin.TOPIC_RESOURCE, resource_name=topic, configuration_keys=ASKED_SETTINGS
-    )
-
-
 GONE_SECONDS: Final = 60.0
-"""For how long a topic must have been missing before it is believed to be gone: the broker that was asked may lag
-behind."""
+"""Time for which polls must miss a topic before it counts as gone, because the broker that was asked may lag behind."""
 STARTS_SECONDS: Final = 60.0
-"""Interval at which the starts of managed topics' logs are read: only retention moves them, and only forward."""
+"""Interval at which the log start offsets of managed topics are read: rarely, because only retention raises them."""
 SEARCH_ROUNDS_MAX: Final = 8
-"""Rounds of one poll's search for overdue heads: two steps back and five halvings find most to a second."""
+"""Largest number of rounds in one poll's search for overdue heads. Two steps back and five halvings determine most
+append times to within a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""Bound of the heads that are searched in one poll; those of the others are due at least since their topics' delay
-ago."""
+"""Largest number of heads that are probed in one round. Heads beyond this number keep their upper bounds, so they seem
+to have been due for a shorter time than they have."""
 
 
 class Span(NamedTuple):
-    """The records that wait for the retry workers in one partition: from `position` to before `end`. Those from
-    `unread` to before `position` were deleted before they were handled."""
+    """Offsets of a partition. Records from `position` up to, but not including, `end` wait for the retry workers; those
+    from `unread` up to `position` were deleted before they were handled."""
 
     unread: int
     position: int
@@ -112,38 +103,38 @@ class Span(NamedTuple):
 
 
 Spans = Mapping[Partition, Span | None]
-"""Each partition of one group's flow; None where an offset could not be asked."""
+"""The span of each partition of one group's flow; None if an offset is unknown."""
 Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
-"""Asks for offsets by time. Partitions of brokers that do not answer are absent from what it returns."""
+"""Requests offsets for times (ListOffsets). The result lacks partitions whose broker does not answer."""
 
 
 @dataclass(slots=True)
 class FlowMemory:
-    """Memory of polls for later ones. Times are monotonic seconds, those of records epoch milliseconds."""
+    """State of the retry flows between polls. Times are monotonic seconds; times of records are epoch milliseconds."""
 
     settings: TopicConfigs = field(default_factory=TopicConfigs)
     starts: dict[str, Offsets] = field(default_factory=dict)
-    """First offsets of the managed topics' logs, by topic."""
+    """Log start offsets of managed topics, keyed by topic."""
     found_delays: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Delays found on the cluster, by main group, for the groups that asked for them."""
+    """Delays of existing retry topics, keyed by main group, for groups whose subscription has `discover`."""
     _starts_due: dict[str, float] = field(default_factory=dict)
     _frontiers: dict[Partition, Frontier] = field(default_factory=dict)
-    _marks: dict[Partition, Frontier] = field(default_factory=dict)
-    """The frontier before the last one: where a partition's head was found waiting, its time is known from then."""
+    _earlier_frontiers: dict[Partition, Frontier] = field(default_factory=dict)
+    """The previous frontiers. If one of them is now its partition's head, the head's append time is known."""
     _heads: dict[Partition, Head] = field(default_factory=dict)
     _beyond: dict[Partition, int] = field(default_factory=dict)
-    """Commits that lay beyond the end of the log at the last poll."""
+    """Commits that were beyond the log end offset at the last poll."""
     _uncommitted: dict[Partition, int] = field(default_factory=dict)
-    """Starts of logs without a commit as first seen: what retention deletes from there on has waited."""
-    _there: dict[str, float] = field(default_factory=dict)
-    """Time at which each managed topic was last seen, or first missed (epoch seconds)."""
+    """For partitions without a commit, the log start offset when it was first read. Records from this offset on were
+    waiting, even if they have been deleted since."""
+    _missed: dict[str, float] = field(default_factory=dict)
+    """Managed topics that the last poll missed, each with the time when polls began to miss it (epoch seconds)."""
 
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
-        """The managed topics whose starts should be asked for in this poll."""
-        gone = {*self._starts_due, *self._there}.difference(topics)
+        gone = {*self._starts_due, *self._missed, *self.starts}.difference(topics)
         for topic in gone:
             self._starts_due.pop(topic, None)
-            self._there.pop(topic, None)
+            self._missed.pop(topic, None)
             self.starts.pop(topic, None)
         for offsets in (self._beyond, self._uncommitted) if gone else ():
             for key in [key for key in offsets if key[0] in gone]:
@@ -151,36 +142,35 @@ class FlowMemory:
         return {topic for topic in topics if self._starts_due.get(topic, 0.0) <= now}
 
     def take_starts(self, topics: Iterable[str], answered: Mapping[str, Offsets], now: float) -> None:
-        """Remember the starts that were read of these topics."""
         for topic in answered.keys() & topics:
             self.starts[topic] = self.starts.get(topic, {}) | answered[topic]
             self._starts_due[topic] = now + STARTS_SECONDS
 
     def ask_starts(self, topic: str) -> None:
-        """Ask for the starts of a topic at the next poll: a partition did not answer, or its log begins again."""
+        """Make the next poll read a topic's log start offsets: one is unknown, or the topic was recreated."""
         self._starts_due.pop(topic, None)
 
-    def forget(self, topics: Iterable[str]) -> None:
-        """Ask everything again about topics that were just changed."""
+    def invalidate_topics(self, topics: Iterable[str]) -> None:
+        """Make the next poll read the settings and log starts of changed topics again."""
         names = frozenset(topics)
-        self.settings.forget(names)
+        self.settings.invalidate(names)
         for name in names:
             self._starts_due.pop(name, None)
 
     def spans(
-        self, interest: RetryInterest, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
+        self, subscription: RetrySubscription, facts: GroupFacts, topics: Mapping[str, TopicObservation], ends: Offsets
     ) -> dict[Partition, Span | None]:
-        """The position of the retry workers of one group in each partition of its flow."""
+        """The spans of one group's retry flow, keyed by partition; None for a partition with an unknown offset."""
         found: dict[Partition, Span | None] = {}
-        for name, delay_s in interest.flow.items():
+        for name, delay_s in subscription.flow.items():
             topic = topics.get(name)
             for index in range(topic.partitions if topic is not None else 0):
                 found[name, index] = self._span((name, index), facts.committed, ends, delay_s * 1000)
         return found
 
     def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
-        """The records that are still to be read. A commit beyond the end is believed when it is there twice: when the
-        end was asked before the commit, both may have moved on in between."""
+        """The span of one partition. A commit beyond the log end counts only if two polls in a row observe it, because
+        commit and log end are read by two requests and may change in between."""
         end, start = ends.get(key), self.starts.get(key[0], {}).get(key)
         if end is None or committed is None:
             return None
@@ -200,7 +190,7 @@ class FlowMemory:
         return Span(min(unread, position), position, end, delay_ms)
 
     def search(self, flows: Collection[Spans], now_ms: int, ask: Ask) -> None:
-        """Find out up to where each flow is due, and since when, in one round of questions or a few."""
+        """Find the frontiers and overdue heads of all flows in at most 1 + SEARCH_ROUNDS_MAX rounds of requests."""
         asked = self.questions(flows, now_ms)
         self.take_frontiers(asked, ask(asked) if asked else {}, flows)
         self.find_heads(flows, now_ms)
@@ -212,45 +202,44 @@ class FlowMemory:
                 self._heads[key] = due.learn(self._heads[key], asked[key], found)
 
     def questions(self, flows: Iterable[Spans], now_ms: int) -> dict[Partition, int]:
-        """The times to ask for, to learn up to where records are due: only where that can have changed."""
+        """The times to request in order to find the frontiers, only for partitions whose frontier may have changed."""
         asked = {}
         known: set[Partition] = set()
         for key, span in _waiting(flows):
             known.add(key)
             if span.delay_ms == 0:
-                continue  # everything is due at once
+                continue  # without a delay, all records are due at once
             last = self._frontiers.get(key)
             if last is None or not last.holds(delay_ms=span.delay_ms, end=span.end, now_ms=now_ms):
-                asked[key] = now_ms - span.delay_ms + 1  # records from then on are not due yet
+                asked[key] = now_ms - span.delay_ms + 1  # records appended at this time or later are not due yet
         self._frontiers = {key: value for key, value in self._frontiers.items() if key in known}
-        self._marks = {key: value for key, value in self._marks.items() if key in known}
+        self._earlier_frontiers = {key: value for key, value in self._earlier_frontiers.items() if key in known}
         self._heads = {key: value for key, value in self._heads.items() if key in known}
         return asked
 
     def take_frontiers(
         self, asked: Collection[Partition], answers: Mapping[Partition, Found | None], flows: Iterable[Spans]
     ) -> None:
-        """Remember the answers; what was not answered is not known any more."""
+        """Record the answers to the requested times. A frontier that was requested but not answered becomes unknown."""
         ends = {key: span.end for key, span in _waiting(flows)}
         for key in asked:
             last = self._frontiers.pop(key, None)
             if last is not None and last.append_ms is not None:
-                self._marks[key] = last
+                self._earlier_frontiers[key] = last
             if key in answers:
-                found = answers[key]  # None when no record is that young
+                found = answers[key]  # None if all records are older
                 self._frontiers[key] = Frontier(ends[key], None) if found is None else Frontier(*found)
 
     def find_heads(self, flows: Iterable[Spans], now_ms: int) -> None:
-        """Begin, or go on with, the search for the heads of partitions in which something is due."""
         for key, span in _waiting(flows):
             if not self._due(key, span):
                 self._heads.pop(key, None)
                 continue
             latest = now_ms - span.delay_ms
-            self._heads[key] = due.head(self._heads.get(key), self._marks.get(key), span.position, latest)
+            self._heads[key] = due.head(self._heads.get(key), self._earlier_frontiers.get(key), span.position, latest)
 
     def probes(self, flows: Iterable[Spans], now_ms: int, *, first: bool) -> dict[Partition, int]:
-        """The next questions about heads. The first round takes each a step further, later ones only coarse ones."""
+        """The next times to request. The first round probes all `searched` heads, later rounds only `coarse` heads."""
         asked: dict[Partition, int] = {}
         for spans in flows:
             heads = {
@@ -263,7 +252,7 @@ class FlowMemory:
         return asked
 
     def _due(self, key: Partition, span: Span) -> int | None:
-        """The number of waiting records that are due."""
+        """The number of due records in one partition; None if unknown."""
         if span.delay_ms == 0 or span.waiting == 0:
             return span.waiting
         last = self._frontiers.get(key)
@@ -271,15 +260,15 @@ class FlowMemory:
 
     def aggregate(
         self,
-        interest: GroupInterest,
+        subscription: GroupSubscription,
         facts: GroupFacts,
         topics: Mapping[str, TopicObservation],
         spans: Spans,
         now: float,
     ) -> RetryObservation:
-        """One group's flow as of this poll; `now` in epoch seconds."""
-        retry = interest.retry
-        assert retry is not None, "only groups with a flow are aggregated"
+        """Aggregate the observation of one group's retry flow; `now` is in epoch seconds."""
+        retry = subscription.retry
+        assert retry is not None, "only groups with a retry flow are aggregated"
         error, described = facts.failure, facts.described
         waiting: dict[str, list[int | None]] = defaultdict(list)
         oldest: dict[str, list[float | None]] = defaultdict(list)
@@ -299,10 +288,14 @@ class FlowMemory:
         if error is None and (described is None or counted is None):
             error = next((topic.error for topic in managed.values() if topic.waiting is None and topic.error), None)
             error = error or NOT_OBSERVED
+        heads = self._heads
+        due_times = [heads[key].high + span.delay_ms for key, span in spans.items() if span and key in heads]
         due_counts = [None if span is None else self._due(key, span) for key, span in spans.items()]
         state, members = aggregation.mirror(described) if described is not None and not facts.error else ("Unknown", ())
-        if interest.failed_topic:
-            managed[interest.failed_topic] = self._topic(interest.failed_topic, topics.get(interest.failed_topic), None)
+        if subscription.failed_topic:
+            managed[subscription.failed_topic] = self._topic(
+                subscription.failed_topic, topics.get(subscription.failed_topic), None
+            )
         return RetryObservation(
             observed_at=now,
             state=state,
@@ -310,7 +303,7 @@ class FlowMemory:
             members=members,
             waiting=counted,
             due_lag=_sum(due_counts) if counted is not None else None,
-            oldest_due_at=self._oldest_due_at(spans),
+            oldest_due_at=min(due_times) / 1000 if due_times else None,
             next_due_at=self._next_due_at(spans),
             topics=managed,
             expired=tuple(
@@ -318,40 +311,36 @@ class FlowMemory:
                 for key, span in spans.items()
                 if span and span.unread < span.position
             ),
-            source_max_message_bytes=self._source_max_message_bytes(interest.topics),
-            found_delays=self.found_delays.get(interest.group_id),
+            source_max_message_bytes=self._source_max_message_bytes(subscription.topics),
+            found_delays=self.found_delays.get(subscription.group_id),
             may_read=aggregation.may_read(described),
             error=error,
         )
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
-        """True if a poll has found enough of a topic to count with.
+        """True if a topic exists or counts as deleted.
 
-        A topic that is missing is not believed to be gone while the group has commits for it, which go with a topic, or
-        before it was missing for a while: the broker that was asked may lag behind the others, also at the first poll
-        and after a change of our own.
+        A missing topic does not count as deleted while the group has commits for it, because Kafka deletes them with
+        the topic. Nor does it count as deleted until polls have missed it for GONE_SECONDS, because the broker that was
+        asked may lag behind: even at the first poll, after an outage, and after a change by the operator.
         """
         if seen is None or seen.error is None:
-            self._there[name] = now
+            self._missed.pop(name, None)
             return True
-        return name not in held and now - self._there.setdefault(name, now) >= GONE_SECONDS
+        return name not in held and now - self._missed.setdefault(name, now) >= GONE_SECONDS
 
     def _topic(self, name: str, seen: TopicObservation | None, waiting: int | None) -> ManagedTopic:
         if seen is None or seen.error is not None:
             error = seen.error if seen is not None else NOT_OBSERVED
             nothing = waiting is not None and error == TOPIC_NOT_FOUND
             return ManagedTopic(waiting=0 if nothing else None, error=error)
-        return ManagedTopic(partitions=seen.partitions, configs=self.settings.of(name), waiting=waiting)
+        return ManagedTopic(partitions=seen.partitions, configs=self.settings.known(name), waiting=waiting)
 
     def _oldest_at(self, key: Partition) -> float | None:
-        """The append time of a partition's first waiting record, or a little earlier; None while it is searched."""
+        """Append time (epoch seconds) of a partition's first waiting record, or a lower bound; None if unknown."""
         head, last = self._heads.get(key), self._frontiers.get(key)
         append_ms = head.low if head is not None else last.append_ms if last is not None else None
         return None if append_ms is None else append_ms / 1000
-
-    def _oldest_due_at(self, spans: Spans) -> float | None:
-        times = [self._heads[key].high + span.delay_ms for key, span in spans.items() if span and key in self._heads]
-        return min(times) / 1000 if times else None
 
     def _next_due_at(self, spans: Spans) -> float | None:
         times = [
@@ -365,12 +354,12 @@ class FlowMemory:
         return min(times) / 1000 if times else None
 
     def _source_max_message_bytes(self, topics: Collection[str]) -> int | None:
-        sizes = [(self.settings.of(topic) or {}).get(SIZE, "") for topic in topics]
+        sizes = [(self.settings.known(topic) or {}).get(SIZE, "") for topic in topics]
         return max(map(int, sizes)) if sizes and all(size.isdigit() for size in sizes) else None
 
 
 def _waiting(flows: Iterable[Spans]) -> Iterator[tuple[Partition, Span]]:
-    """The partitions in which something waits, as far as that is known."""
+    """Yield the partitions that are known to have waiting records."""
     for spans in flows:
         for key, span in spans.items():
             if span is not None and span.waiting > 0:
@@ -378,6 +367,5 @@ def _waiting(flows: Iterable[Spans]) -> Iterator[tuple[Partition, Span]]:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """The sum; unknown as soon as one of them is."""
     known = list(counts)
     return None if None in known else sum(filter(None, known))

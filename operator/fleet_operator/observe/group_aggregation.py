@@ -1,6 +1,4 @@
-"""The observation of a group, from the answers of a poll and the observation before."""
-
-from __future__ import annotations
+"""Builds the observation of a group from the answers of a poll and the previous observation."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +8,7 @@ from typing import Final
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import NOT_OBSERVED, STABLE, GroupFacts, Offsets
 from fleet_operator.observe.flow import FlowMemory, Spans
-from fleet_operator.observe.interests import GroupInterest
+from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.kept_offsets import KeptOffsets
 from fleet_operator.planning.observation import (
     UNKNOWN_STATE,
@@ -23,31 +21,31 @@ from fleet_operator.planning.observation import (
     TopicObservation,
 )
 
-GROUP_DOUBT_SECONDS: Final = 15.0
-"""For so long a group that cannot be asked is only in doubt, and so is the end of a log: a coordinator or a leader that
-moves to another broker takes that."""
+GROUP_UNCONFIRMED_SECONDS: Final = 15.0
+"""Time in seconds for which a failure to observe a group or a log end counts as unconfirmed, because a coordinator or
+leader may need this time to move to another broker."""
 DENSE_SECONDS: Final = 25.0
 SPARSE_SECONDS: Final = 15.0
-"""Age from which on samples are thinned, and the longest time between two of those."""
+"""Of the samples older than DENSE_SECONDS, about one per SPARSE_SECONDS is kept."""
 SAMPLES_SECONDS: Final = 90.0
 SLOW_SAMPLES_SECONDS: Final = 900.0
 SLOW_SPARSE_SECONDS: Final = 60.0
 FEW_RECORDS: Final = 20
-"""The window of a group in which fewer records arrive within the usual one, and its spacing: of few records a rate is
-chance."""
+"""If fewer than FEW_RECORDS arrive for a group within SAMPLES_SECONDS, samples are kept for SLOW_SAMPLES_SECONDS: of
+the older ones, one per SLOW_SPARSE_SECONDS. A rate from few records is unreliable."""
 SAMPLES_GAP_SECONDS: Final = 30.0
-"""Length of the samples of a group's progress, and the longest time between two of them: records that arrive after a
-longer one had been waiting at their producers, and are no rate."""
+"""Longest time in seconds between two samples. A longer gap discards the earlier samples: records that arrive after an
+outage may have waited at their producers, so they show no rate."""
 
 TRANSITIONS_MAX: Final = 10
 NAMED_MAX: Final = 4
-"""The members that one transition names: a group of any size may come or go at once."""
+"""Largest number of members that one transition names, because any number of members may join or leave at once."""
 
 Members = tuple[MemberObservation, ...]
 
 
 def observe_group(
-    interest: GroupInterest,
+    subscription: GroupSubscription,
     last: GroupObservation | None,
     facts: Mapping[str, GroupFacts],
     flow: FlowMemory,
@@ -55,24 +53,25 @@ def observe_group(
     spans: Spans,
     now: float,
 ) -> GroupObservation:
-    """The main group, and with it its flow: one of them may be known while the other is not.
+    """Build the observation of a main group and its retry flow. Either may be known while the other is unknown.
 
-    `last` is the newest observation, perhaps of a state poll; `spans` are those of the flow, `now` is epoch seconds.
+    `last`: the newest observation, perhaps from a state poll; `spans`: of the retry flow; `now`: epoch seconds.
     """
-    group = aggregate_group(facts[interest.group_id], last, now)
-    if group.failed_records is None and interest.failed_topic:
-        flow.ask_starts(interest.failed_topic)
+    group = aggregate_group(facts[subscription.group_id], last, now)
+    if group.failed_records is None and subscription.failed_topic:
+        flow.ask_starts(subscription.failed_topic)
     retry = None
-    if interest.retry is not None:
-        retry = flow.aggregate(interest, facts[interest.retry.group_id], topics, spans, now)
-    return replace(group, samples=extend_samples(group, last) if interest.scaled else (), retry=retry)
+    if subscription.retry is not None:
+        retry = flow.aggregate(subscription, facts[subscription.retry.group_id], topics, spans, now)
+    return replace(group, samples=extend_samples(group, last) if subscription.scaled else (), retry=retry)
 
 
 def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
-    """Records in the failed topic, and the sum of its ends.
+    """The number of records in the failed topic, and the sum of its end offsets.
 
-    Without one of its partitions the sum would hide failures. So would a start beyond the end: starts are asked for
-    less often, and that one is of a topic that was recreated since.
+    Both are None if an offset is missing, or if the log start offset of a partition is beyond its end offset, because
+    the sum would then be too low. Start offsets are read less often than end offsets, so such a start offset was read
+    before the topic was recreated.
     """
     ends, starts = facts.failed.ends, facts.failed.starts
     whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
@@ -83,16 +82,16 @@ def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
 
 
 def aggregate_group(facts: GroupFacts, last: GroupObservation | None, now: float) -> GroupObservation:
-    """The group as of this poll; one that could not be asked keeps its last known values and says why.
+    """Build the main group's observation from this poll or, after an error, from the last known values and the error.
 
-    Before version 6 a broker describes an unknown group as Dead without an error, since then with GROUP_ID_NOT_FOUND;
-    both mean that the group does not exist (yet), which is Dead.
+    DescribeGroups describes a missing group as Dead: before version 6 without an error, since version 6 with
+    GROUP_ID_NOT_FOUND. Both mean that the group does not exist (yet).
     """
     error, described = facts.failure, facts.described
     if error is not None or described is None or facts.committed is None:
         failed = unobserved(facts.group_id, last, error or NOT_OBSERVED, now)
-        told = aggregation.may_read(described)
-        return failed if told is None else replace(failed, may_read=told)
+        may_read = aggregation.may_read(described)
+        return failed if may_read is None else replace(failed, may_read=may_read)
     state, members = aggregation.mirror(described)
     failed_records, failed_end = count_failed(facts)
     return GroupObservation(
@@ -117,13 +116,13 @@ def aggregate_group(facts: GroupFacts, last: GroupObservation | None, now: float
 
 
 def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tuple[ProgressSample, ...]:
-    """The samples of a group's progress with that of this poll; none is added by a poll that could not ask."""
+    """Add a sample of the group's progress, unless the poll failed."""
     known = last.samples if last is not None else ()
     if group.error is not None:
         return known
     now = group.observed_at
     if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
-        known = ()  # nobody polled for a while, or the clock was set back
+        known = ()  # polls have paused, or the clock was set back
     before = known[-1] if known else None
     newest = ProgressSample(
         now,
@@ -131,13 +130,13 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
         KeptOffsets(group.end_offsets, before.end_offsets if before is not None else None),
     )
     reach = SAMPLES_SECONDS if _arrived(known, newest) >= FEW_RECORDS else SLOW_SAMPLES_SECONDS
-    # Of the samples beyond the window one is kept, so that what is left covers all of it.
+    # One sample from before the window is kept, so that the samples cover the whole window.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= reach), default=0)
     return (*_thinned(known[first:], now), newest)
 
 
 def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
-    """The number of records that have arrived within the usual window."""
+    """The number of records that arrived in the last SAMPLES_SECONDS, or 0 if there is no sample that old."""
     begin = next((sample for sample in reversed(known) if newest.at - sample.at >= SAMPLES_SECONDS), None)
     if begin is None:
         return 0
@@ -146,7 +145,7 @@ def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
 
 
 def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSample]:
-    """Samples of which the older ones are far between: each holds the offsets of all partitions."""
+    """Thin out older samples, because each sample holds the offsets of all partitions."""
     kept: list[ProgressSample] = []
     for place, sample in enumerate(samples):
         following = samples[place + 1].at if place + 1 < len(samples) else now
@@ -157,30 +156,32 @@ def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSa
 
 
 def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> dict[tuple[str, int], MissingEnd]:
-    """Partitions that did not answer, with what was known of them until a moment ago."""
-    if last is None or (last.error is not None and not last.doubtful):
+    """The partitions whose log end could not be read, each with its last known offsets."""
+    if last is None or (last.error is not None and not last.unconfirmed):
         return {}
     missing = {
         key: MissingEnd(now, end, last.log_starts.get(key)) for key, end in last.end_offsets.items() if key not in ends
     }
     earlier = {
-        key: known
+        key: known._replace(since=min(known.since, now))
         for key, known in last.missing_ends.items()
-        if key not in ends and now - known.since < GROUP_DOUBT_SECONDS
+        if key not in ends and now - known.since < GROUP_UNCONFIRMED_SECONDS
     }
     return missing | earlier
 
 
 def unobserved(group_id: str, last: GroupObservation | None, error: str, now: float) -> GroupObservation:
-    """The group after a poll that could not ask it."""
+    """The observation of a group after a failed poll: its last known values and the error."""
     known = last or GroupObservation(group_id=group_id, observed_at=now, error=NOT_OBSERVED)
     since = known.failing_since if known.error is not None else now
-    doubtful = since is not None and now - since < GROUP_DOUBT_SECONDS
-    return replace(known, error=error, failing_since=since, doubtful=doubtful)
+    since = min(since, now) if since is not None else None  # a time after `now` is from before the clock was set back
+    unconfirmed = since is not None and now - since < GROUP_UNCONFIRMED_SECONDS
+    return replace(known, error=error, failing_since=since, unconfirmed=unconfirmed)
 
 
 def beyond_end(facts: GroupFacts, last: GroupObservation | None) -> frozenset[tuple[str, int]]:
-    """Partitions whose log ends before an old commit; before the first observation any may be old."""
+    """The partitions whose present and previous commits are both beyond the log end. At the first observation, the
+    present commit suffices."""
     committed, ends = facts.committed or {}, facts.log.ends
     old = last.committed if last is not None and last.transitions else committed
     return frozenset(
@@ -191,13 +192,10 @@ def beyond_end(facts: GroupFacts, last: GroupObservation | None) -> frozenset[tu
 def extend_transitions(
     last: GroupObservation | None, state: str, members: Members, now: float, *, passed: str = ""
 ) -> tuple[GroupTransition, ...]:
-    """The last transitions with those that follow from a new observation of the group, by a poll or a state poll.
+    """Add the transitions that follow from a new observation by a poll or a state poll.
 
-    The history is kept where states are seen. A status is written later, and not for each observation: made there, the
-    history would lack every state that came and went while an object waited for its turn.
-
-    `passed` is a state that the broker reported just before this one. The observed time has milliseconds, as the status
-    shows them.
+    The history is built here, because statuses are not written for each observation and would miss short states.
+    `passed` is a state that the broker reported just before `state`. Times are rounded to ms, as in the status.
     """
     at = round(now, 3)
     known = last.transitions if last is not None else ()
@@ -205,7 +203,7 @@ def extend_transitions(
         return (GroupTransition(before=UNKNOWN_STATE, after=state, at=at),)
     path = [word for word, _ in groupby(word for word in (last.state, passed, state) if word)]
     if len(path) == 1:
-        # Only a rebalance changes the members or the assignments of a group that was and is Stable.
+        # If the members or assignments of a Stable group have changed, it has rebalanced since the last observation.
         unchanged = last.members is members or _assignments(last.members) == _assignments(members)
         if state != STABLE or unchanged:
             return known

@@ -1,9 +1,7 @@
-"""Reads of one group, of one topic, or of `__consumer_offsets`, live and outside polls; and the setting of offsets.
+"""Reads one group, one topic or `__consumer_offsets` live, outside of polls, and commits offsets of a group.
 
-Runs on the observer's thread; blocks. Everything here raises NetError and KafkaError.
+Runs on the observer's thread and blocks. All functions raise NetError and KafkaError.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
@@ -16,9 +14,9 @@ from fleet_operator.api.v1alpha1.conditions import TOPIC_NOT_FOUND
 from fleet_operator.observe import aggregation, batches
 from fleet_operator.observe.aggregation import Offsets
 from fleet_operator.observe.batches import Partition
-from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
+from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicOffsets
 from fleet_operator.planning.observation import ClusterObservation
-from fleet_operator.planning.offsets.records import MARK, Committed
+from fleet_operator.planning.offsets.records import MARKER, Committed
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
 
 T = TypeVar("T")
@@ -26,7 +24,7 @@ T = TypeVar("T")
 CALL_SECONDS: Final = 10.0
 
 Led = Mapping[BrokerAddress, list[Partition]]
-"""Partitions by the address of their leader."""
+"""Partitions keyed by their leader's address."""
 
 
 def find_coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
@@ -37,7 +35,7 @@ def find_coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
 
 
 def describe(client: NetworkClient, coordinator: BrokerAddress, group_id: str) -> DescribedGroup:
-    """The group as its coordinator describes it; one that does not exist has no members."""
+    """Describe a group. A group that does not exist has no members."""
     request = DescribeGroupsRequest(groups=(group_id,))
     (group,) = client.call(coordinator, request, timeout_s=CALL_SECONDS).groups
     if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
@@ -48,7 +46,7 @@ def describe(client: NetworkClient, coordinator: BrokerAddress, group_id: str) -
 def read_commits(
     client: NetworkClient, coordinator: BrokerAddress, group_id: str, counts: Mapping[str, int] | None = None
 ) -> dict[Partition, Committed]:
-    """The group's commits in topics with these numbers of partitions, by default in all."""
+    """Read the group's commits, by default in all topics, or in those of `counts` (partition counts keyed by topic)."""
     (request,) = batches.offset_fetch_requests({group_id: counts})
     (group,) = client.call(coordinator, request, timeout_s=CALL_SECONDS).groups
     code = aggregation.commits_code(group)
@@ -65,10 +63,10 @@ def read_commits(
 def read_group(
     client: NetworkClient, group_id: str, topics: tuple[str, ...], time_ms: int | None, *, read_committed: bool
 ) -> GroupOffsets:
-    """The group, its offsets in these topics, and what the brokers have there.
+    """Read the group, its commits in these topics, and the log offsets of these topics.
 
-    With `read_committed` ends are those of readers that leave out open transactions. Ends are asked for before times: a
-    record that arrives between the two is behind the end then, where a partition without a record of that time goes on.
+    With `read_committed`, ends are last stable offsets. Ends are read before offsets for times: a partition without a
+    record at or after the time continues at its end, and must not skip a record that arrives between the two requests.
     """
     coordinator = find_coordinator(client, group_id)
     described = describe(client, coordinator, group_id)
@@ -87,14 +85,14 @@ def read_group(
         starts=read_offsets(client, led, EARLIEST),
         ends=ends,
         found=found,
-        marks=frozenset(text for each in commits.values() if (text := each.metadata.rstrip("\0")).startswith(MARK)),
+        markers=frozenset(text for each in commits.values() if (text := each.metadata.rstrip("\0")).startswith(MARKER)),
         cluster_id=metadata.cluster_id or "",
         topic_ids=_ids(metadata),
     )
 
 
 def read_topic_ids(client: NetworkClient, topics: Iterable[str]) -> dict[str, str]:
-    """The ids of those topics that the asked broker knows; brokers before Kafka 2.8 have none."""
+    """Read the ids of the topics that the broker knows. Brokers before Kafka 2.8 return no ids."""
     return _ids(_topics(client, sorted(topics))[0])
 
 
@@ -105,22 +103,21 @@ def _ids(metadata: MetadataResponse) -> dict[str, str]:
 def read_wanted_commits(
     client: NetworkClient, group_id: str, wanted: Mapping[Partition, int]
 ) -> dict[Partition, Committed]:
-    """The commits of the wanted partitions' topics."""
     counts: dict[str, int] = {}
     for topic, number in wanted:
         counts[topic] = max(counts.get(topic, 0), number + 1)
     return read_commits(client, find_coordinator(client, group_id), group_id, counts) if counts else {}
 
 
-def commit(client: NetworkClient, group_id: str, wanted: Mapping[Partition, int], mark: str) -> dict[Partition, str]:
-    """Set these offsets, with the mark as metadata; returns the partitions that the coordinator refused or left out of
-    its answer, with the reasons. Where it raises, some are set, perhaps, and it may be repeated.
+def commit(client: NetworkClient, group_id: str, wanted: Mapping[Partition, int], marker: str) -> dict[Partition, str]:
+    """Commit these offsets with the marker as metadata. Returns the partitions whose commit the coordinator refused or
+    did not answer, with reasons. After an error, some offsets may have been committed; a repeated commit is safe.
 
-    As an administrator does, without a generation: the coordinator itself refuses that while the group has members. The
-    commits carry no mark of a worker, so workers begin a new reading of each partition.
+    The commit has no generation, so the coordinator refuses it while the group has members. Its metadata differs from
+    the metadata of workers' commits, so workers begin a new replay epoch in each partition.
     """
     coordinator, refusals = find_coordinator(client, group_id), dict[Partition, str]()
-    for request in batches.offset_commit_requests(group_id, wanted, mark):
+    for request in batches.offset_commit_requests(group_id, wanted, marker):
         answer = client.call(coordinator, request, timeout_s=CALL_SECONDS)
         codes = {
             (topic.name, each.partition_index): each.error_code for topic in answer.topics for each in topic.partitions
@@ -131,16 +128,16 @@ def commit(client: NetworkClient, group_id: str, wanted: Mapping[Partition, int]
     return refusals
 
 
-def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
-    """Partitions and offsets of a topic.
+def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicOffsets:
+    """Read the partitions and offsets of a topic.
 
-    Ends are asked for before times, as in `read_group`. Readers of committed records ask for both ends, that of the log
-    first: only open transactions are between them.
+    Ends are read before offsets for times, as in `read_group`. With `read_committed`, the high watermark is read too,
+    before the last stable offset, so that a record between the two can only be held back by an open transaction.
     """
     metadata, known = _topics(client, (question.topic, *question.others))
     unknown = tuple(topic for topic in question.others if topic not in known)
     if question.topic not in known:
-        return TopicReading(partitions=None, unknown=unknown)
+        return TopicOffsets(partitions=None, unknown=unknown)
     led = by_leader(client, metadata, (question.topic,))
     highs = read_offsets(client, led, LATEST) if question.read_committed else {}
     ends = read_offsets(client, led, LATEST, read_committed=question.read_committed)
@@ -149,7 +146,7 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicReading:
         for time_ms in (question.from_ms, question.end_ms)
     )
     named = aggregation.topics(metadata)[question.topic]
-    return TopicReading(
+    return TopicOffsets(
         partitions=known[question.topic],
         cluster_id=metadata.cluster_id,
         topic_id=named.topic_id,
@@ -167,20 +164,20 @@ def _by_number(offsets: Mapping[Partition, T]) -> dict[int, T]:
 
 
 def by_leader(client: NetworkClient, metadata: MetadataResponse, topics: Iterable[str] | None = None) -> Led:
-    """The partitions of these topics, by default of all; those without a leader are left out."""
+    """Partitions of these topics (default: of all topics) that have a leader, keyed by the leader's address."""
     names = topics if topics is not None else [topic.name for topic in metadata.topics if topic.name is not None]
     led = batches.leaders_of(metadata, names)
     return {client.brokers[node]: partitions for node, partitions in led.items() if node in client.brokers}
 
 
 def read_offsets(client: NetworkClient, led: Led, timestamp: int, *, read_committed: bool = False) -> Offsets:
-    """First or last offsets; partitions that cannot be read are left out."""
+    """Read the offsets for a timestamp (EARLIEST or LATEST). Partitions with an error are left out."""
     found = read_times(client, led, timestamp, read_committed=read_committed)
     return {key: offset for key, offset in found.items() if offset is not None}
 
 
 def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed: bool) -> dict[Partition, int | None]:
-    """The first offsets at or after a time, None where all records are older."""
+    """Read, for each partition, the offset of the first record at or after a time; None if all records are older."""
     found: dict[Partition, int | None] = {}
     for address, partitions in led.items():
         for request in batches.list_offsets_requests(dict.fromkeys(partitions, time_ms), read_committed=read_committed):
@@ -190,9 +187,9 @@ def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed:
 
 
 def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
-    """An observation with nothing but the brokers, their settings for `__consumer_offsets`, and this topic.
+    """Observe only the brokers, their settings for `__consumer_offsets`, and this topic.
 
-    Every broker is asked for its own settings: without the answer of one nothing is known.
+    Every broker is asked for its own settings. Raises the error of the first broker that does not answer.
     """
     metadata = client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS)
     error = aggregation.topics(metadata)[batches.OFFSETS_TOPIC].error
@@ -215,7 +212,6 @@ def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
 
 
 def _topics(client: NetworkClient, names: Iterable[str]) -> tuple[MetadataResponse, dict[str, int]]:
-    """The metadata of topics, and the number of partitions of those that exist."""
     metadata = client.metadata(tuple(names), timeout_s=CALL_SECONDS)
     for topic in metadata.topics:
         if topic.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
@@ -224,8 +220,9 @@ def _topics(client: NetworkClient, names: Iterable[str]) -> tuple[MetadataRespon
 
 
 def _other_type(client: NetworkClient, coordinator: BrokerAddress, group_id: str) -> ListedGroup | None:
-    """The group, if its members speak another protocol than the classic one, whose description has no such group.
+    """The entry of a group in ListGroups if the group does not use the classic protocol, otherwise None.
 
+    DescribeGroups describes a KIP-848 group as `Dead`; its type in ListGroups distinguishes it from a missing group.
     Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
     """
     listed = client.call(coordinator, ListGroupsRequest(), timeout_s=CALL_SECONDS)

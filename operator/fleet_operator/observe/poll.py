@@ -1,10 +1,8 @@
-"""One poll of a Kafka cluster: a handful of requests to each broker, however many groups there are.
+"""Polls a Kafka cluster once, with a few requests to each broker, however many groups there are.
 
-Runs on the observer's thread. All requests of a phase are under way at once; a broker that does not answer costs its
-own groups and partitions, not the others'.
+Runs on the observer's thread. All requests of a phase are in flight at once. A broker that does not answer affects only
+its own groups and partitions.
 """
-
-from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -26,16 +24,17 @@ from fleet_operator.observe.calls import Questions, ResponseT, read, wait
 from fleet_operator.observe.due import Found
 from fleet_operator.observe.flow import Spans
 from fleet_operator.observe.group_aggregation import observe_group
-from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.subscriptions import GroupSubscription, RetrySubscription
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
-"""Patience with one phase of a poll. A broker that hangs may cost four of them, and is reported after half a minute."""
+"""Timeout in seconds of one phase of a poll. If a broker hangs, a poll may reach this timeout four times, so that it
+reports the broker after half a minute."""
 HANGING_CALL_SECONDS: Final = 1.0
 HANGING_SECONDS: Final = 30.0
-"""Patience with a broker that let a call time out, and for how long it is so short: there is a poll for each part, and
-each would wait for that broker. Then it may be slow again."""
+"""Time in seconds for which calls to a broker that has timed out get the shorter timeout HANGING_CALL_SECONDS. With the
+full timeout, the polls of all group parts would wait for that broker."""
 MOVED: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 REFUSED: Final = DescribedGroup(
     error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -45,26 +44,27 @@ REFUSED: Final = DescribedGroup(
     protocol_data="",
     members=(),
 )
-"""The description of a group whose coordinator or commits the brokers keep from this login."""
+"""Description of a group if the operator's login may not describe the group, or may not read its commits."""
 SURVEYED: Final = (
     *("answered", "metadata_version", "offsets_topic", "offsets_topic_error", "broker_settings"),
     *("group_count", "groups_per_coordinator", "silent_brokers"),
 )
-"""Facts of the whole cluster, which only a survey asks for."""
+"""Fields about the whole cluster. Polls without `survey` do not read them, but copy them from the last observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """Inputs of one poll of a part of the groups.
+    """Inputs of one poll of a group part.
 
-    `interests` are by group id; `last` is the newest observation of the cluster; `survey` asks for the facts of the
-    whole cluster too, which are those of `last` otherwise; `stopping` ends waits. With `awaits_offsets_topic` nobody is
-    asked for a coordinator while `__consumer_offsets` does not exist: a broker would create it with its own settings.
+    `subscriptions` is keyed by group id. `last`: newest observation of the cluster. With `survey`, the poll also reads
+    the facts about the whole cluster; otherwise it copies them from `last`. Waits end when `stopping` returns True.
+    With `awaits_offsets_topic`, no coordinator is looked up while `__consumer_offsets` does not exist, because a broker
+    would then create this topic with its own settings.
     """
 
     client: NetworkClient
     clock: Clock
-    interests: Mapping[str, GroupInterest]
+    subscriptions: Mapping[str, GroupSubscription]
     last: ClusterObservation | None
     cluster: ClusterMemory
     part: PartMemory
@@ -72,32 +72,32 @@ class Poll:
     survey: bool = True
     awaits_offsets_topic: bool = False
 
-    def take(self) -> ClusterObservation:
-        """Ask the cluster; `groups`, `topics` and `matches` of the observation are those of this part.
-
-        Raises NetError when not even Metadata can be had, or PollAbandonedError.
-        """
+    def run(self) -> ClusterObservation:
+        """Poll the cluster. The observation has the `groups`, `topics` and `matches` of this part. Raises NetError if
+        the Metadata request fails, and PollAbandonedError if the observer is stopped."""
         with self.client.one_cluster():
             metadata, topics, matches = self._topics()
-            # From here on a pattern is the topics that it matches now.
-            resolved = {group_id: interest.resolved(matches) for group_id, interest in self.interests.items()}
-            seen = replace(self, interests=resolved)._take(metadata, topics)
+            # From here on, subscriptions also include the topics that their patterns match.
+            resolved = {group_id: each.resolved(matches) for group_id, each in self.subscriptions.items()}
+            seen = replace(self, subscriptions=resolved)._observe_part(metadata, topics)
         self.part.repeats.end_poll()
         return replace(seen, matches=matches)
 
-    def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
-        """The topics that matter, and by each pattern's text those that it matches.
+    @property
+    def _retries(self) -> dict[str, RetrySubscription]:
+        return {group_id: each.retry for group_id, each in self.subscriptions.items() if each.retry is not None}
 
-        Patterns need the names of all topics; what nobody cares for is left out again.
-        """
-        named = {topic for interest in self.interests.values() for topic in interest.named_topics}
-        patterns = {interest.pattern for interest in self.interests.values() if interest.pattern is not None}
+    def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
+        """Read the metadata. Return it, the observed topics, and the topics that each pattern matches, keyed by the
+        text of the pattern. Patterns need the metadata of all topics, but topics without a subscription are dropped."""
+        named = {topic for subscription in self.subscriptions.values() for topic in subscription.named_topics}
+        patterns = {each.pattern for each in self.subscriptions.values() if each.pattern is not None}
         asked = (*sorted(named), *((batches.OFFSETS_TOPIC,) if self.survey else ()))
         metadata = self.client.metadata(None if patterns else asked, timeout_s=CALL_SECONDS)
         topics = aggregation.topics(metadata)
         matches = self.part.matches.update(patterns, topics)
         if patterns and self.survey and batches.OFFSETS_TOPIC not in topics:
-            # A list leaves out what may not be described; asked by name, a broker says why.
+            # A request for all topics omits topics that may not be described. A request by name returns the error.
             topics |= aggregation.topics(self.client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS))
         if patterns:
             wanted = {*asked, *(topic for names in matches.values() for topic in names)}
@@ -105,9 +105,12 @@ class Poll:
             topics = {name: topics[name] for name in topics if name in wanted} | missing
         return metadata, topics, matches
 
-    def _take(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
+    def _observe_part(self, metadata: MetadataResponse, topics: dict[str, TopicObservation]) -> ClusterObservation:
         self._discover()
-        facts = self._coordinators(ask=not (self.awaits_offsets_topic and self._lacks_offsets_topic(topics)))
+        lacks = self.last is None or self.last.lacks_offsets_topic
+        if self.survey:
+            lacks = topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND
+        facts = self._coordinators(ask=not (self.awaits_offsets_topic and lacks))
         questions = self._ask(metadata, topics, facts)
         wait(self.client, questions.calls(), self.stopping)
         self._list_gone(questions, facts)
@@ -116,22 +119,21 @@ class Poll:
         now = self.clock.wall()
         flow = self.part.flow
         flows = {
-            group_id: flow.spans(interest.retry, facts[interest.retry.group_id], topics, ends)
-            for group_id, interest in self.interests.items()
-            if interest.retry is not None
+            group_id: flow.spans(retry, facts[retry.group_id], topics, ends)
+            for group_id, retry in self._retries.items()
         }
         self._search(metadata, flows)
         groups = {
             group_id: observe_group(
-                interest, self._last_of(group_id), facts, flow, topics, flows.get(group_id, {}), now
+                subscription, self._last_of(group_id), facts, flow, topics, flows.get(group_id, {}), now
             )
-            for group_id, interest in self.interests.items()
+            for group_id, subscription in self.subscriptions.items()
         }
         return self._observation(metadata, topics, groups, counts, now)
 
     def _discover(self) -> None:
-        """Find the retry topics of groups that do not know theirs: once, as that takes the names of all topics."""
-        wanted = {g for g, interest in self.interests.items() if interest.retry is not None and interest.retry.discover}
+        """Find delays of existing retry topics, once per group with `discover`, because this needs all topic names."""
+        wanted = {group_id for group_id, retry in self._retries.items() if retry.discover}
         known = {
             group_id: self.part.flow.found_delays[group_id] for group_id in wanted & self.part.flow.found_delays.keys()
         }
@@ -140,18 +142,13 @@ class Poll:
             known |= {group_id: found.get(group_id, ()) for group_id in wanted - known.keys()}
         self.part.flow.found_delays = known
 
-    def _lacks_offsets_topic(self, topics: Mapping[str, TopicObservation]) -> bool:
-        if self.survey:
-            return topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND
-        return self.last is None or self.last.lacks_offsets_topic
-
     def _coordinators(self, *, ask: bool) -> dict[str, GroupFacts]:
-        """The coordinator of each group, those of the retry workers too; only unknown ones are looked up."""
-        retry = (interest.retry.group_id for interest in self.interests.values() if interest.retry is not None)
+        """Create each main and retry group's facts with its coordinator. Only unknown coordinators are looked up."""
+        retry = (flow.group_id for flow in self._retries.values())
         known = self.cluster.coordinators
-        facts = {group_id: GroupFacts(group_id) for group_id in (*self.interests, *retry)}
+        facts = {group_id: GroupFacts(group_id) for group_id in (*self.subscriptions, *retry)}
         if not ask:
-            return {group_id: replace(of, error=OFFSETS_TOPIC_ABSENT) for group_id, of in facts.items()}
+            return {group_id: replace(group, error=OFFSETS_TOPIC_ABSENT) for group_id, group in facts.items()}
         unknown = sorted(group_id for group_id in facts if known.get(group_id) not in self.client.brokers)
         if unknown:
             for group_id, coordinator in self.client.find_coordinators(unknown, timeout_s=CALL_SECONDS).items():
@@ -165,7 +162,7 @@ class Poll:
         return facts
 
     def _send(self, node_id: int, request: Request[ResponseT]) -> Call[ResponseT]:
-        repeated, address = self.part.repeats.of(node_id, request), self.client.brokers[node_id]
+        repeated, address = self.part.repeats.reuse(node_id, request), self.client.brokers[node_id]
         hangs = self.clock.monotonic() < self.cluster.hanging.get(address, float("-inf"))
         return self.client.send(address, repeated, timeout_s=HANGING_CALL_SECONDS if hangs else CALL_SECONDS)
 
@@ -182,7 +179,9 @@ class Poll:
         for node_id, groups in by_coordinator.items():
             for describe in batches.describe_requests(groups):
                 questions.described.append((describe.groups, self._send(node_id, describe)))
-            for fetch in batches.offset_fetch_requests({g: _partitions(self.interests.get(g), topics) for g in groups}):
+            for fetch in batches.offset_fetch_requests(
+                {g: _partitions(self.subscriptions.get(g), topics) for g in groups}
+            ):
                 questions.fetched.append((tuple(g.group_id for g in fetch.groups), self._send(node_id, fetch)))
         self._ask_offsets(metadata, questions)
         self._ask_settings(topics, questions)
@@ -191,7 +190,7 @@ class Poll:
         return questions
 
     def _ask_configs(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
-        """Ask for `ConfigFacts`: brokers each for themselves, everything else any of them."""
+        """Request `ConfigFacts`: from each broker its own settings, from one broker the other settings."""
         live, configs = self.client.brokers, self.cluster.configs
         due, one = configs.is_due(self.clock.monotonic()), min(live)
         for gone in configs.brokers.keys() - live.keys():
@@ -203,15 +202,15 @@ class Poll:
             questions.ask(self._send(one, batches.features_request()), configs.take_features)
         if topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND:
             configs.topic = None
-        elif due or configs.topic is None:  # at once for one that was just created
+        elif due or configs.topic is None:  # if the topic was just created, its settings are read at once
             questions.ask(self._send(one, batches.offsets_topic_config_request()), configs.take_topic)
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
         wanted: dict[bool, set[str]] = {False: set(), True: set()}
         managed: set[str] = set()
-        for interest in self.interests.values():
-            wanted[interest.read_committed] |= {*interest.topics, *self._committed_topics(interest)}
-            managed |= {*(interest.retry.flow if interest.retry is not None else ()), interest.failed_topic}
+        for subscription in self.subscriptions.values():
+            wanted[subscription.read_committed] |= {*subscription.topics, *self._committed_topics(subscription)}
+            managed |= {*(subscription.retry.flow if subscription.retry is not None else ()), subscription.failed_topic}
         sources = wanted[False] | wanted[True]
         wanted[False] |= managed
         for read_committed, names in wanted.items():
@@ -233,27 +232,30 @@ class Poll:
         ]
 
     def _ask_settings(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
-        """Ask for the due settings of managed topics and their sources, spread over the brokers: any can answer."""
+        """Request those settings of managed topics and their source topics that are due to be read. The requests are
+        spread over the brokers, because any broker can answer."""
         wanted = {
             name
-            for interest in self.interests.values()
-            if interest.retry is not None
-            for name in (*interest.topics, *interest.retry.flow, interest.failed_topic)
+            for subscription in self.subscriptions.values()
+            if subscription.retry is not None
+            for name in (*subscription.topics, *subscription.retry.flow, subscription.failed_topic)
             if name in topics and not topics[name].error
         }
         settings = self.part.flow.settings
         requests = settings.requests(wanted, self.clock.monotonic())
         for node_id, request in zip(cycle(sorted(self.client.brokers)), requests, strict=False):
-            questions.ask(self._send(node_id, request), lambda answer: settings.take(answer, self.clock.monotonic()))
+            questions.ask(
+                self._send(node_id, request), lambda answer: settings.record_response(answer, self.clock.monotonic())
+            )
 
     def _led(self, metadata: MetadataResponse, names: Iterable[str]) -> list[tuple[int, list[batches.Partition]]]:
         led = batches.leaders_of(metadata, names)
         return [(node_id, partitions) for node_id, partitions in led.items() if node_id in self.client.brokers]
 
-    def _committed_topics(self, interest: GroupInterest) -> set[str]:
-        """For a group whose topics come from a pattern: those it had commits for at the last poll."""
-        last = self._last_of(interest.group_id)
-        return {topic for topic, _ in last.committed} if last and not interest.topics else set()
+    def _committed_topics(self, subscription: GroupSubscription) -> set[str]:
+        """The topics with commits at the last poll, for a group whose subscription lists no source topics."""
+        last = self._last_of(subscription.group_id)
+        return {topic for topic, _ in last.committed} if last and not subscription.topics else set()
 
     def _search(self, metadata: MetadataResponse, flows: Mapping[str, Spans]) -> None:
         names = {name for spans in flows.values() for name, _ in spans}
@@ -265,15 +267,16 @@ class Poll:
     def _offsets_for_times(
         self, times: Mapping[batches.Partition, int], leaders: Mapping[batches.Partition, int], silent: set[int]
     ) -> dict[batches.Partition, Found | None]:
-        """One round. A broker that fails once is not asked again in this poll: each time it would cost its time-out."""
+        """Carry out one round of the search. To avoid further timeouts, a broker whose call fails gets no more requests
+        in this poll."""
         by_leader: dict[int, dict[batches.Partition, int]] = defaultdict(dict)
         for partition, time_ms in times.items():
             if partition in leaders and leaders[partition] not in silent:
                 by_leader[leaders[partition]][partition] = time_ms
         calls = [
             (node_id, self._send(node_id, request))
-            for node_id, of in by_leader.items()
-            for request in batches.list_offsets_requests(of)
+            for node_id, led in by_leader.items()
+            for request in batches.list_offsets_requests(led)
         ]
         wait(self.client, (call for _, call in calls), self.stopping)
         answers: dict[batches.Partition, Found | None] = {}
@@ -285,10 +288,11 @@ class Poll:
         return answers
 
     def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
-        """Have the coordinators of groups that seem to be gone list their groups, if this poll does not anyway.
+        """Send ListGroups to the coordinators of groups that seem to be missing, unless this poll has already done so.
 
-        Another protocol may have taken a group over, which DescribeGroups does not tell. Without the list nobody knows.
-        What groups there are that polls have not seen yet, the last survey knows: thousands may be new, and not exist.
+        DescribeGroups reports a group that changed to another protocol like a missing group. ListGroups tells them
+        apart; if it fails, the group gets its error. Groups that were Dead or unobserved before are left to the next
+        poll with `survey`, because thousands of new groups may not exist yet.
         """
         gone = [
             facts[group.group_id]
@@ -296,7 +300,7 @@ class Poll:
             if call.error is None
             for group in call.response.groups
             if group.error_code in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-            if aggregation.state_of(group) == DEAD and group.group_id in self.interests
+            if aggregation.state_of(group) == DEAD and group.group_id in self.subscriptions
             if not self.cluster.is_other(group.group_id)
         ]
         gone = [group for group in gone if (last := self._last_of(group.group_id)) is not None and last.state != DEAD]
@@ -310,7 +314,7 @@ class Poll:
                 group.error = listed.error.reason
 
     def _judge(self, calls: Iterable[Call[Any]]) -> None:
-        """Note the brokers that do not answer in time, and forget those that do again."""
+        """Record the brokers whose calls timed out, and drop the brokers that answer again."""
         hanging, answering = set[BrokerAddress](), set[BrokerAddress]()
         for call in calls:
             if call.error is None:
@@ -328,7 +332,7 @@ class Poll:
     def _answers(
         self, questions: Questions, topics: Mapping[str, TopicObservation], facts: dict[str, GroupFacts]
     ) -> tuple[Counter[int], Offsets]:
-        """Fill in the facts; returns how many groups each broker coordinates, and the ends of logs."""
+        """Fill in the facts of the groups. Return the number of groups per coordinator, and the log end offsets."""
         counts: Counter[int] = Counter()
         for node_id, listed in questions.listed.items():
             if listed.error is None and not listed.response.error_code:
@@ -336,7 +340,7 @@ class Poll:
                 counts[node_id] = len(groups)
                 others = frozenset(group.group_id for group in groups if not aggregation.is_classic(group))
                 self.cluster.other_groups[node_id] = others
-        if self.survey:  # brokers that have left do not list any more
+        if self.survey:  # drop the lists of brokers that have left the cluster
             for gone in self.cluster.other_groups.keys() - self.client.brokers.keys():
                 del self.cluster.other_groups[gone]
         for group_id, group in facts.items():
@@ -344,11 +348,11 @@ class Poll:
                 group.error = group.error or aggregation.NOT_CLASSIC
         questions.take_groups(facts)
         for group in facts.values():
-            if group.error == AUTHORIZATION_FAILED:  # the requests take Describe, which Read implies
+            if group.error == AUTHORIZATION_FAILED:  # a login without Describe lacks Read too
                 group.described = replace(REFUSED, group_id=group.group_id)
             described = group.described
             if group.error is not None or described is None or described.error_code in MOVED:
-                self.cluster.coordinators.pop(group.group_id, None)  # it is looked up again
+                self.cluster.coordinators.pop(group.group_id, None)  # so the next poll looks the coordinator up
         ends = self._take_logs(questions, topics, facts)
         for call, take in questions.others:
             if call.error is None:
@@ -358,7 +362,7 @@ class Poll:
     def _take_logs(
         self, questions: Questions, topics: Mapping[str, TopicObservation], facts: Mapping[str, GroupFacts]
     ) -> Offsets:
-        """Give each group the offsets of its topics; returns the ends of all logs."""
+        """Record the offsets of each group's topics. Return the log end offsets that are high watermarks."""
         logs, now = self.cluster.logs, self.clock.wall()
         starts = read(questions.starts)
         self.part.flow.take_starts(questions.managed, starts, self.clock.monotonic())
@@ -373,15 +377,15 @@ class Poll:
         def log(read_committed: bool, names: tuple[str, ...]) -> TopicLog:
             return logs.log(read_committed, names, ends=ends[read_committed], starts=begun)
 
-        for group_id, interest in self.interests.items():
+        for group_id, subscription in self.subscriptions.items():
             group = facts[group_id]
-            sources = interest.topics or tuple(sorted({topic for topic, _ in group.committed or {}}))
-            group.log = log(interest.read_committed, sources)
-            if interest.failed_topic:
-                group.failed = log(False, (interest.failed_topic,))
-                failed = topics.get(interest.failed_topic)
+            sources = subscription.topics or tuple(sorted({topic for topic, _ in group.committed or {}}))
+            group.log = log(subscription.read_committed, sources)
+            if subscription.failed_topic:
+                group.failed = log(False, (subscription.failed_topic,))
+                failed = topics.get(subscription.failed_topic)
                 group.failed_partitions = failed.partitions if failed is not None else 0
-        return {key: end for of in ends[False].values() for key, end in of.items()}
+        return {key: end for offsets in ends[False].values() for key, end in offsets.items()}
 
     def _observation(
         self,
@@ -428,11 +432,15 @@ class Poll:
         return self.last.groups.get(group_id) if self.last else None
 
 
-def _partitions(interest: GroupInterest | None, topics: Mapping[str, TopicObservation]) -> dict[str, int] | None:
-    """The partitions whose commits matter; None, all of them, for a group whose topics come from a pattern, for the
-    groups of retry workers, which have no interest of their own, and while a topic is unknown: Kafka answers a request
-    for no partitions with no commits, which is not the same as a group without any."""
-    if interest is None or not interest.topics:
+def _partitions(
+    subscription: GroupSubscription | None, topics: Mapping[str, TopicObservation]
+) -> dict[str, int] | None:
+    """Partition counts of the topics whose commits are requested, or None to request all commits: for groups whose
+    subscription lists no source topics, for retry groups (which have no subscription), and while a topic is unknown. An
+    empty mapping would request no commits."""
+    if subscription is None or not subscription.topics:
         return None
-    found = {name: topics[name].partitions for name in interest.topics if name in topics and topics[name].partitions}
-    return found if len(found) == len(set(interest.topics)) else None
+    found = {
+        name: topics[name].partitions for name in subscription.topics if name in topics and topics[name].partitions
+    }
+    return found if len(found) == len(set(subscription.topics)) else None

@@ -1,5 +1,5 @@
-"""Pure decisions: revisions, manifests, rollouts, lag, status.
+"""Pure decisions: revisions, manifests, rollouts, scaling, lag, status.
 
-No I/O, no clock (`now` is an argument, in epoch seconds), no threads; the same input gives the same output, so that a
-reconcile that finds nothing new writes nothing.
+The package has no I/O, no threads and no clock (`now` is an argument, in epoch seconds). Equal inputs give equal
+outputs, so a reconcile without changes writes nothing.
 """

@@ -1,41 +1,40 @@
-"""Ownership when several ConsumerGroups claim one Kafka group: one has it, the others wait.
+"""Ownership of a Kafka group that several ConsumerGroups claim: one of them owns it, the others wait.
 
-A fleet that runs keeps its Kafka group, one that has run goes before one that never did, and otherwise the oldest
-object wins. So neither a claim that nobody uses nor one that is older than an object that was made again stops a fleet.
+A running fleet keeps its Kafka group. A fleet that has run precedes a fleet that never did. Otherwise the oldest object
+wins. So an unused claim stops no fleet, even if it is older than the fleet's object, which may have been recreated.
 
-Between namespaces a claim needs evidence. A Kafka cluster is identified by the id that its brokers report, and any
-broker can report any id. So a claim counts in another namespace only if one broker has answered in both, each time with
-the credentials of the KafkaCluster there, and not if these credentials give no right to be a member of the group. That
-right is told by the group's coordinator, so it counts only if that broker has answered in both.
+A claim from another namespace counts only with evidence, because any broker can report any cluster id. The same broker
+must have answered with the credentials of both KafkaClusters, and the claim's credentials must not be known to lack the
+permission to join the group.
+
+Decision: docs/decisions/0026-untrusted-inputs.md.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
 
 class Use(IntEnum):
-    """Use that an object makes of a Kafka group, the strongest claim first."""
+    """An object's use of a Kafka group. A lower value makes a stronger claim."""
 
-    RUNS = 0  # it has workers, also those of a former object of its name, or a StatefulSet of its own that wants some
+    RUNS = 0  # it has workers (or a former object of its name has), or its own StatefulSet wants workers
     RAN = 1  # it has a StatefulSet of its own without workers
     NONE = 2
-    ASLEEP = 3  # none, and it is suspended
+    ASLEEP = 3  # it has no use of the group, and is suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """One object's claim on a Kafka group.
 
-    `cluster` is the Kafka cluster's id; before that is known, a text that is unique to the KafkaCluster object.
-    `answered` has the addresses of the brokers that have answered; None where an older operator never recorded them.
-    `created_at` is metadata's creationTimestamp (RFC 3339 text in UTC, which sorts by time).
-    `may_read` is the right of the KafkaCluster's login to be a member of the group, as told by the broker with the
-    address `coordinator`; None while it is unknown, and without an authorizer everybody has it.
-    `asked` is False while this process has not had the time to find out about the group and the right.
-    `joined`: the group had members when it was observed last.
+    - `cluster`: the Kafka cluster's id; until the id is known, a string unique to the KafkaCluster object.
+    - `answered`: addresses of the brokers that have answered with the KafkaCluster's credentials; None if an older
+      operator never recorded them.
+    - `created_at`: the object's creationTimestamp (RFC 3339 in UTC, which sorts by time).
+    - `may_read`: the KafkaCluster's credentials may join the group, as the broker at the address `coordinator`
+      reported; None while unknown. Without an authorizer everybody may.
+    - `asked`: False until this process has had time to query the group and the permission from Kafka.
+    - `joined`: the group had members at its last observation.
     """
 
     cluster: str
@@ -52,17 +51,16 @@ class Claim:
 
     @property
     def rank(self) -> tuple[bool, bool, int, Use, str, str, str]:
-        """Sort key, the owner first. The same for all pairs, or three claims could wait for each other.
-
-        What is unknown takes nothing from what runs or has run: after a restart all rights are.
-        """
+        """Sort key; the owner comes first. The order of two claims must not depend on anything but their own fields,
+        because otherwise three claims could wait for each other in a circle. Fleets that run or have run come before
+        all others, even if their permission is unknown, because after a restart all permissions are unknown."""
         known = 1 if self.may_read is None else 0 if self.may_read else 2
         ran = self.use <= Use.RAN
         return (self.use is not Use.RUNS, not ran, known, self.use, self.created_at, self.namespace, self.name)
 
 
 def are_rivals(one: Claim, other: Claim) -> bool:
-    """True if `other` is a claim that counts for `one`: on the same group of the same Kafka cluster."""
+    """True if `other` claims the same group of the same cluster; from another namespace, only with evidence."""
     if (one.cluster, one.group_id) != (other.cluster, other.group_id):
         return False
     if one.namespace == other.namespace:
@@ -72,46 +70,42 @@ def are_rivals(one: Claim, other: Claim) -> bool:
     return one.answered is None or other.answered is None or bool(one.answered & other.answered)
 
 
-def is_proven(claim: Claim, beside: Claim) -> bool:
-    """True if the right of `claim` is told by a broker that answers `beside` too: anybody can run one that says yes."""
+def is_proven(claim: Claim, other: Claim) -> bool:
+    """True if a broker that has also answered with the credentials of `other` reported the permission of `claim`. The
+    report of any other broker proves nothing, because anybody can run a broker that grants the permission."""
     if claim.may_read is not True:
         return False
-    if claim.answered is None or beside.answered is None:
+    if claim.answered is None or other.answered is None:
         return True
-    return claim.coordinator in claim.answered & beside.answered
+    return claim.coordinator in claim.answered & other.answered
 
 
 def inherits(one: Claim, other: Claim) -> bool:
-    """True if `other` takes over what Kafka keeps for the group of `one` when that goes, so that none of it is deleted.
+    """True if `other` takes over the data that the group of `one` has in Kafka, so that none of the data is deleted.
 
-    With an unknown right one of another namespace does only if it seems to run or to have run: a fleet may need its
-    commits. Who pretends that keeps topics and commits from being deleted, which an Event tells.
+    While the permission of a claim of another namespace is unknown, the claim inherits only if its fleet seems to run
+    or to have run, because that fleet may need the commits. A fleet that only pretends to run can therefore prevent the
+    deletion of topics and commits; an Event reports that.
     """
     needed = one.namespace == other.namespace or is_proven(other, one) or other.use <= Use.RAN
     return needed and are_rivals(one, other)
 
 
 def may_inherit(one: Claim, other: Claim) -> bool:
-    """True while it is not known yet whether `other` takes over: after a start of the operator, for a short time."""
+    """True while it is unknown whether `other` inherits: only for a short time after the operator starts."""
     return not inherits(one, other) and not other.asked and other.may_read is None and are_rivals(one, other)
 
 
-def older_owner(claim: Claim, others: Iterable[Claim]) -> Claim | None:
-    """The owner of the group if it is none of `claim`, else None.
+def owns_before(claim: Claim, other: Claim) -> bool:
+    """True if `other` owns the group instead of `claim`. Callers leave out objects that are being deleted, so that the
+    next owner can start at once. Static membership keeps the two fleets apart in Kafka.
 
-    Objects that are being deleted must not be passed: the next one may start at once, as static members keep the two
-    apart in Kafka.
+    A stronger claim of another namespace without proven permission never takes the group from a running fleet. Nor does
+    it take a group without members from a claim with proven permission, once its own permission has been queried.
+    Otherwise anybody could take a group by faking StatefulSets and pods in their own namespace.
     """
-    rivals = (other for other in others if are_rivals(claim, other) and other.rank < claim.rank)
-    return min((other for other in rivals if _counts(claim, other)), key=lambda rival: rival.rank, default=None)
-
-
-def _counts(claim: Claim, other: Claim) -> bool:
-    """False for a stronger claim of another namespace that lacks the proof of its right.
-
-    It takes nothing from a fleet that runs. Nor does it take anything from a proven right once there was time to prove
-    its own, and nobody is in the group: StatefulSets and pods in one's own namespace can be made to show any use.
-    """
+    if not are_rivals(claim, other) or other.rank >= claim.rank:
+        return False
     if other.namespace == claim.namespace or is_proven(other, claim):
         return True
     return claim.use is not Use.RUNS and not (is_proven(claim, other) and other.asked and not claim.joined)

@@ -1,36 +1,39 @@
-"""Fields of our children that others have set in addition to ours.
+"""Fields of the operator's children that others have set.
 
-An apply sets what we mean, and takes away only what we have set before. A container, a volume, a variable or an
-annotation that another hand adds to a pod template stays, and would run unchecked. The API server notes who has set
-which field; what it fills in by itself belongs to nobody, and what admission adds to our writes to us.
+An apply sets the operator's fields and removes only fields of earlier applies. A container, volume, variable or
+annotation that somebody else adds to a pod template stays, and would run unchecked. `managedFields` names the manager
+of each field. Defaults of the API server have no manager, and changes by admission webhooks are recorded as the
+operator's.
 
-It also notes how: what we have set by a creation is ours twice over once it is applied, and stays when a later apply
-leaves it out. So before the first apply over such an object all that is ours is noted as applied.
+`managedFields` also names the operation. If a field was set by a create and is applied later, it is recorded twice, and
+it stays when a later apply omits it. So before the first apply to such an object, all of the operator's fields are
+recorded as applied. If the operator is killed before that, the next process finds the marker `WRITTEN`; if it is killed
+after that, the object is in the same state as if it had always been applied.
+
+Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fleet_operator.planning.foreign_json import read_object
 from fleet_operator.planning.labels import MANAGER
+from fleet_operator.planning.problem import NAMED_MAX
 
 EDITED: Final = "edited"
-"""Mark in the metadata of a trimmed object, whose managed fields are cut."""
+"""Marker in the metadata of a trimmed object, in place of `managedFields`: other managers have set fields."""
 WRITTEN: Final = "written"
-"""Mark in the metadata of a trimmed object: fields of it are ours by a creation or a patch, and not by an apply."""
-NAMED_MAX: Final = 3
+"""Marker in the metadata of a trimmed object: the operator set some of its fields by a create or a patch."""
 POD_CREATOR: Final = "kube-controller-manager"
 CONTAINERS: Final = frozenset({"f:containers", "f:initContainers"})
 OTHERS_PARTS: Final = frozenset({"f:apiVersion", "f:kind", "f:metadata", "f:status"})
-"""Parts of an object in which others may set what they like."""
+"""Top-level fields of an object that others may change, as `managedFields` names them."""
 RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
-"""Annotation of `kubectl rollout restart`; it changes nothing but the pods' age."""
+"""Annotation that `kubectl rollout restart` sets. It is left in place because it only restarts pods."""
 
 
 def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Fields that others than this operator have set outside of metadata and status, by the name of the manager."""
+    """Fields outside metadata and status that other managers have set, keyed by manager."""
     found = dict[str, Mapping[str, Any]]()
     for entry in metadata.get("managedFields") or ():
         fields = {key: below for key, below in (entry.get("fieldsV1") or {}).items() if key not in OTHERS_PARTS}
@@ -40,35 +43,29 @@ def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def has_written(metadata: Mapping[str, Any]) -> bool:
-    """True if fields of an object are ours otherwise than by an apply."""
-    return bool(metadata.get(WRITTEN)) or any(map(_is_written, metadata.get("managedFields") or ()))
+    """True if the operator set fields of an object by a create or a patch, not by an apply."""
+    return bool(metadata.get(WRITTEN)) or any(each.get("operation") == "Update" for each in _own_entries(metadata))
+
+
+def _own_entries(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries = metadata.get("managedFields") or ()
+    return [each for each in entries if each.get("manager") == MANAGER and not each.get("subresource")]
 
 
 def as_applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The managed fields of an object once all that is ours is noted as applied, as client-go's csaupgrade does it.
-
-    An apply takes back what an apply has set, and nothing else.
-    """
-    entries = metadata.get("managedFields") or ()
-    mine = [each for each in entries if each.get("manager") == MANAGER and not each.get("subresource")]
-    others = [each for each in entries if each not in mine]
+    """The managed fields with all of the operator's fields recorded as applied, as client-go's csaupgrade does."""
+    mine = _own_entries(metadata)
+    others = [each for each in metadata.get("managedFields") or () if each not in mine]
     fields: dict[str, Any] = {}
     for entry in mine:
         fields = _joined(fields, entry.get("fieldsV1") or {})
     return [*others, *({**entry, "operation": "Apply", "fieldsV1": fields} for entry in mine[-1:])]
 
 
-def _is_written(entry: Mapping[str, Any]) -> bool:
-    ours = entry.get("manager") == MANAGER and not entry.get("subresource")
-    return ours and entry.get("operation") == "Update"
-
-
 def changed_by(pod_metadata: Mapping[str, Any]) -> str:
-    """Names of those who have changed a pod's containers since it was created; empty without any.
-
-    Kubernetes lets anybody who may edit pods change their images. The controller that creates them writes to them
-    later, too, and so do others by subresources: the kubelet the status, `kubectl debug` its containers.
-    """
+    """Names of the managers that changed a pod's containers after its creation: anybody who may edit pods may change
+    their images. Legitimate later writers are left out: the controller that created the pod, and writers of
+    subresources, such as the kubelet (status) and `kubectl debug` (its containers)."""
     created = str(pod_metadata.get("creationTimestamp", ""))
     names = set()
     for entry in pod_metadata.get("managedFields") or ():
@@ -80,10 +77,7 @@ def changed_by(pod_metadata: Mapping[str, Any]) -> str:
 
 
 def undoing(live: Mapping[str, Any], meant: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The merge patch that takes out of an object what others have set and nobody means, and the names of these.
-
-    Where something in a list is theirs, the whole list is set again.
-    """
+    """The merge patch that removes other managers' unwanted fields or replaces whole lists; the managers' names."""
     patch, names = dict[str, Any](), list[str]()
     for manager, fields in sorted(others_fields(live["metadata"]).items()):
         mine = _undoing(fields, live, meant)
@@ -110,7 +104,7 @@ def _undoing(fields: Mapping[str, Any], live: Mapping[str, Any], meant: Mapping[
 
 
 def _differs(fields: Mapping[str, Any], live: Sequence[Any], meant: Sequence[Any]) -> bool:
-    """True if something in a list is not meant: an entry, or a field of one."""
+    """True if the live list has an entry or field that is not `meant`."""
     if len(live) != len(meant):
         return True
     for key, below in fields.items():

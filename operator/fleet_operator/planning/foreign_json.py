@@ -1,10 +1,8 @@
-"""Reader of untrusted JSON, which raises nothing but ValueError.
+"""Reader of untrusted JSON that raises nothing but ValueError.
 
-Annotations, ConfigMaps, commit metadata and workers' answers may be any text. Python's reader accepts more than JSON
+Annotations, ConfigMaps, commit metadata and workers' answers may be any string. Python's reader accepts more than JSON
 (NaN, Infinity, 1e999), which no status can hold, and raises RecursionError for deep nesting.
 """
-
-from __future__ import annotations
 
 import json
 import math
@@ -13,7 +11,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError."""
+    """Parse a JSON string. Raises ValueError if it is not valid JSON."""
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_refuse)
     except RecursionError as error:
@@ -21,7 +19,7 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_object(text: Any) -> dict[str, Any] | None:
-    """The value of a JSON text; None for one that is unreadable, or no object."""
+    """The JSON object in a string; None if it is unreadable or not an object."""
     try:
         value = read_json(text or "")
     except (TypeError, ValueError):
@@ -30,13 +28,13 @@ def read_object(text: Any) -> dict[str, Any] | None:
 
 
 def read_last_object(text: str) -> dict[str, Any] | None:
-    """The object in the last line of a text that is not blank."""
+    """The JSON object in the last non-blank line of a string, else None."""
     lines = [line for line in text.splitlines() if line.strip()]
     return read_object(lines[-1]) if lines else None
 
 
 def read_count(found: Mapping[str, Any], key: str) -> int:
-    """A number of an object that counts something; 0 for one that is absent or counts nothing."""
+    """A non-negative integer field of an object; 0 for anything else."""
     value = found.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
@@ -49,4 +47,4 @@ def _finite(text: str) -> float:
 
 
 def _refuse(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")

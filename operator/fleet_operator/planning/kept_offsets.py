@@ -1,10 +1,8 @@
-"""Offsets of partitions that are kept for a while: one number each, and the partitions once for all samples of a group.
+"""Compact mapping from partitions to offsets: one integer for each partition. All samples of a group share their keys.
 
-A group that moves has other offsets at each look, in a dict of its own with a tuple for each partition. Thousands of
-scaled groups keep some thirty looks each.
+The offsets of an active group change with each poll, and a dict for each poll would need one tuple per partition. The
+operator keeps the offsets of about thirty polls for each of thousands of scaled groups.
 """
-
-from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
@@ -13,16 +11,16 @@ from typing import Final
 Partition = tuple[str, int]
 
 SIGNED_64: Final = "q"
-"""Kafka's offsets, as `array` calls their type."""
+"""Type code of `array` for Kafka's offsets."""
 
 
 class KeptOffsets(Mapping[Partition, int]):
-    """Offsets by topic and partition; equal to any mapping of the same content."""
+    """Offsets keyed by topic and partition. It equals any mapping with the same content."""
 
     __slots__ = ("_offsets", "_places")
 
     def __init__(self, offsets: Mapping[Partition, int], like: Mapping[Partition, int] | None) -> None:
-        """`like` are those of the sample before: of the same partitions most of the time."""
+        """Share the keys of the previous sample, `like`, if it has the same partitions, as it usually does."""
         if not isinstance(like, KeptOffsets) or like._places.keys() != offsets.keys():
             self._places: Mapping[Partition, int] = {key: place for place, key in enumerate(offsets)}
         else:

@@ -1,6 +1,4 @@
-"""Names on objects that the operator makes: labels, annotations, the container and the volume that it looks for."""
-
-from __future__ import annotations
+"""Labels, annotations and names on the operator's objects."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,13 +7,13 @@ from fleet_operator.api.v1alpha1.consumergroup import WORKER_CONTAINER
 
 GROUP_LABEL: Final = "consumerfleet.io/group"
 POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
-"""On the ConfigMaps that record the content of a RetryPolicy; they belong to no group."""
+"""Label of the ConfigMaps that record the content of a RetryPolicy. They belong to no ConsumerGroup."""
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
 JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
-"""Set by the Job controller in the pods that it makes, which may lose their owner."""
+"""Label that the Job controller sets on its pods. It shows a pod's Job even if the pod has lost its owner reference."""
 BACKFILL_LABEL: Final = "consumerfleet.io/backfill"
 RECORD: Final = "revision"
-"""Value of the handler label on the operator's own ConfigMaps: one watch delivers these and the users' sources."""
+"""Value of the handler label on the operator's own ConfigMaps. The watch for handler sources then delivers them too."""
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -24,34 +22,33 @@ MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 REVISION_ANNOTATION: Final = "consumerfleet.io/revision"
 HANDLER_ANNOTATION: Final = "consumerfleet.io/handler-config"
 KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
-"""On the main StatefulSet: digests of the pod templates that the operator rendered."""
+"""Annotation of the main StatefulSet: digests of the pod templates that the operator rendered."""
 INPUTS_ANNOTATION: Final = "consumerfleet.io/revision-inputs"
-"""On the main StatefulSet: digests of everything that its revision was planned from, of the group's own part of it, and
-of the KafkaCluster's connection."""
+"""Annotation of the main StatefulSet: the digests `whole`, `group` and `connection` of its `revision.Inputs`."""
 APPLIED_ANNOTATION: Final = "consumerfleet.io/applied"
-"""On children: digest of all that the operator wants of them. By it the next process knows what is in place."""
+"""Annotation of children: digest of the whole wanted object. It shows the next process what has been applied."""
 SIBLINGS_ANNOTATION: Final = "consumerfleet.io/applied-siblings"
-"""On StatefulSets: digest of the Service and the PodDisruptionBudget that were applied before it."""
+"""Annotation of StatefulSets: digest of the Service and the PodDisruptionBudget that were applied before it."""
 POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
-"""On pods: digest of the published policies. A change makes the kubelet sync the pod, and renew its mounted files, at
-once instead of within a minute or two."""
+"""Annotation of pods: digest of the published policies. A change makes the kubelet sync the pod and update its mounted
+files at once instead of within a minute or two."""
 SKIP_ANNOTATION: Final = "consumerfleet.io/skipped-records"
-"""On pods: digest of the list of records to skip, for the same purpose."""
+"""Annotation of pods: digest of the list of records to skip. It has the same effect as POLICIES_ANNOTATION."""
 HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
 KAFKA_GROUP_ANNOTATION: Final = "consumerfleet.io/kafka-group"
-"""The KafkaCluster and the Kafka group that an OperatorState is about."""
+"""Annotation of an OperatorState: the KafkaCluster and the Kafka group of its ConsumerGroup."""
 RATE_ANNOTATION: Final = "consumerfleet.io/records-per-second"
 
 FINALIZER: Final = "consumerfleet.io/retry-topics"
-"""Finalizer of a ConsumerGroup whose deletion has steps in Kafka."""
+"""Finalizer of a ConsumerGroup whose deletion also deletes its Kafka group or its retry topics."""
 CLUSTER_FINALIZER: Final = "consumerfleet.io/groups"
-"""Finalizer of a KafkaCluster, while groups with a finalizer refer to it."""
+"""Finalizer of a KafkaCluster while ConsumerGroups with a finalizer refer to it."""
 RESET_FINALIZER: Final = "consumerfleet.io/offsets"
-"""Finalizer of an OffsetReset whose commit is under way."""
+"""Finalizer of an OffsetReset while its commit is in progress."""
 FOREGROUND: Final = "foregroundDeletion"
-"""Kubernetes' own finalizer: its garbage collector is deleting the children."""
+"""Finalizer that Kubernetes sets on an owner while its garbage collector deletes the children."""
 ORPHAN: Final = "orphan"
-"""Kubernetes' own finalizer: its garbage collector is taking the owner references off the children, which stay."""
+"""Finalizer that Kubernetes sets on an owner while its garbage collector orphans the children."""
 
 CONTAINER: Final = WORKER_CONTAINER
 RETRY_VOLUME: Final = "consumer-fleet-retry"
@@ -66,7 +63,7 @@ CHECK: Final = "check"
 REVISION: Final = "revision"
 HANDLER: Final = "handler-source"
 RETRY: Final = "retry"
-"""Component of the retry workers, their Service and budget, and of the published policies."""
+"""Component of the retry workers, of their Service and PodDisruptionBudget, and of the published policies."""
 POLICY: Final = "retry-policy"
 
 
@@ -81,17 +78,15 @@ def child_labels(name: str, component: str) -> dict[str, str]:
 
 
 def label_of(body: Mapping[str, Any], name: str) -> str | None:
-    """A label of an object; None without it."""
     found: str | None = (body["metadata"].get("labels") or {}).get(name)
     return found
 
 
 def annotation_of(body: Mapping[str, Any], name: str) -> str | None:
-    """An annotation of an object; None without it."""
     found: str | None = (body["metadata"].get("annotations") or {}).get(name)
     return found
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector in the text form of the scale subresource and of list requests."""
+    """A selector as a string, for the scale subresource and list requests."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

@@ -1,10 +1,8 @@
 """Lag of a group in records and in time.
 
-A status must not change all the time, so it shows buckets with hysteresis; exact numbers are metrics. Unknown values
-are None, never zero.
+A status shows buckets with hysteresis, so that it changes rarely. Metrics have exact numbers. Unknown values are None,
+never zero.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +15,13 @@ from fleet_operator.planning.times import duration_text
 ResetPolicy = Literal["Earliest", "Latest", "None"]
 
 HYSTERESIS: Final = 0.25
-"""Share beyond its edge at which a value leaves its bucket."""
+"""A value leaves a bucket once it is beyond the bucket's limit by more than this share of the limit."""
 
 BEHIND_STEPS_S: Final = (
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
     *(3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800),
 )
-"""The shown estimates of time behind, in seconds: about three for each factor of ten."""
+"""Steps in which a status shows the time behind, in seconds: about three steps for each factor of ten."""
 
 UNKNOWN_TEXT: Final = "unknown"
 CAUGHT_UP_TEXT: Final = "0s"
@@ -31,7 +29,7 @@ CAUGHT_UP_TEXT: Final = "0s"
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Age of the oldest uncommitted record; `at_least` when the history does not reach back to it."""
+    """Age of the oldest uncommitted record; a lower bound (`at_least`) if it is older than all end offset samples."""
 
     seconds: float
     at_least: bool = False
@@ -39,10 +37,9 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """Lag of each partition in question (None where unknown), their sum, and the time behind.
-
-    `total` counts only known partitions and is None when none is known; `complete`: all are known.
-    """
+    """Lag of a group. `partitions`: None for an unknown lag. `total`: sum of the known lags; None if all are unknown.
+    `complete`: all lags are known. `behind`: age of the oldest uncommitted record in any partition; None while
+    unknown."""
 
     partitions: Mapping[tuple[str, int], int | None]
     total: int | None
@@ -51,12 +48,10 @@ class GroupLag:
 
 
 def partition_lag(committed: int | None, end: int | None, start: int | None, reset: ResetPolicy) -> int | None:
-    """Records between the committed offset and the end of the log; None while unknown.
-
-    Commits and ends are read at different moments: a commit that is a little ahead of the end is newer. One below the
-    log's start counts from the start: the records between are gone. Without a commit, a group that starts at the
-    earliest record owes the whole log, one that starts at the latest owes nothing yet.
-    """
+    """Records between the committed offset and the end of the log; None while unknown. Commits and end offsets are read
+    at different times. So a commit slightly beyond the end was only read later, and counts as no lag. A commit below
+    the start of the log counts from the start, because the records before it are deleted. Without a commit, `Earliest`
+    counts the whole log, and `Latest` counts nothing yet."""
     if end is None:
         return None
     if committed is not None:
@@ -67,12 +62,10 @@ def partition_lag(committed: int | None, end: int | None, start: int | None, res
 
 
 def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], reset: ResetPolicy) -> GroupLag:
-    """Lag over the given partitions: all of the group's topics, with or without commits.
-
-    It is unknown where the log ends before an old commit (the topic was recreated, or lost its end), and for a group
-    that starts at the latest record where a topic has commits, but not in this partition: one that was added later is
-    read from its beginning, and of the others nobody knows where they were begun.
-    """
+    """Lag of all partitions of the group's topics, with or without commits. The lag is unknown in a partition whose log
+    ends before an old commit, because the topic was recreated or lost its last records. With `Latest`, it is also
+    unknown in a partition without a commit if other partitions of the topic have commits. Workers read such a partition
+    from its start if it was added later, otherwise from an unknown offset."""
     begun = {topic for topic, _ in group.committed}
     lags = {
         key: None
@@ -86,28 +79,22 @@ def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], re
 
 
 def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | None]) -> Behind | None:
-    """The largest time behind of any partition; None while that of any which lags is unknown."""
-    found = []
-    for key, lag in lags.items():
-        if lag is None:
-            continue
-        if lag == 0:
-            found.append(Behind(0.0))
-            continue
-        next_offset = group.end_offsets[key] - lag
-        behind = time_behind(next_offset, group.end_history.get(key, ()), group.observed_at)
-        if behind is None:
-            return None
-        found.append(behind)
-    return max(found, key=lambda behind: (behind.seconds, behind.at_least), default=None)
+    """The largest time behind among the partitions; None if it is unknown for any partition with lag."""
+    found = [
+        time_behind(group.end_offsets[key] - lag, group.end_history.get(key, ()), group.observed_at)
+        for key, lag in lags.items()
+        if lag
+    ]
+    known = [behind for behind in found if behind is not None]
+    caught_up = Behind(0.0) if 0 in lags.values() else None
+    worst = max(known, key=lambda behind: (behind.seconds, behind.at_least), default=caught_up)
+    return worst if len(known) == len(found) else None
 
 
 def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -> Behind | None:
-    """Age of the record at `next_offset` at time `now`, from samples of the end offset (oldest first).
-
-    Between two samples an even rate is assumed. A record older than the first sample is at least as old
-    as that sample. None without samples, and where a single one says nothing but that the record is older.
-    """
+    """Age at `now` of the record at `next_offset`, from samples of the end offset (oldest first). The rate between two
+    samples is taken as constant. If the record is older than the first sample, its age is at least that sample's. None
+    if there is no sample, or if the record is older than the only sample."""
     if not history:
         return None
     if next_offset < history[0].end_offset:
@@ -122,7 +109,7 @@ def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -
 
 
 def lag_bucket(lag: int, previous: int | None = None) -> int:
-    """The power of two at or below `lag`; the previous bucket while `lag` is not clearly outside it; 0 only for 0."""
+    """The largest power of two not above `lag`; 0 only for 0. The previous bucket stays while `lag` is near it."""
     if lag <= 0:
         return 0
     inside = previous and previous * (1 - HYSTERESIS) <= lag < 2 * previous * (1 + HYSTERESIS)
@@ -130,7 +117,7 @@ def lag_bucket(lag: int, previous: int | None = None) -> int:
 
 
 def lag_text(bucket: int) -> str:
-    """A bucket as text: `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
+    """A bucket as `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
     if bucket == 0:
         return "0"
     for factor, unit in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
@@ -140,7 +127,7 @@ def lag_text(bucket: int) -> str:
 
 
 def behind_text(behind: Behind | None, previous: str = "") -> str:
-    """The nearest step at or below, as `~5m`, or `>5m` when it is at least that; the previous text while near to it."""
+    """The largest step not above the time: `~5m`, or `>5m` for a lower bound; `previous` while the time is near it."""
     if behind is None:
         return UNKNOWN_TEXT
     if behind.seconds < BEHIND_STEPS_S[0]:
@@ -156,7 +143,7 @@ def behind_text(behind: Behind | None, previous: str = "") -> str:
 
 
 def count_bucket(count: int) -> int:
-    """A growing count for a status: exact below 1000, then rounded up to two leading digits, never too few."""
+    """A growing count for a status: exact below 1000, otherwise rounded up to two leading digits, never too low."""
     if count < 1000:
         return count
     unit: int = 10 ** (len(str(count)) - 2)

@@ -1,11 +1,9 @@
-"""Objects that the operator makes: common head, owner reference, JSON content, and their adoption by another owner.
+"""The operator's objects: their common head, owner reference and JSON content, and their adoption by another owner.
 
-Backups are restored without owner references, or with those of objects that are gone; `kubectl delete --cascade=orphan`
-leaves a running fleet without its owner. Nothing of it belongs to a new ConsumerGroup of the same name by itself: it
-may as well be about to be deleted. With an annotation somebody says that it does.
+Backups restore objects without owner references, or with references to deleted objects. `kubectl delete
+--cascade=orphan` leaves a running fleet without its owner. Such a fleet does not automatically belong to a new
+ConsumerGroup of the same name, because somebody may be about to delete the fleet. An annotation requests its adoption.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ class Owner(NamedTuple):
 
 
 def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Type, name, labels and controller reference of a child; Kubernetes deletes the child after its owner."""
+    """Build a child's type, name, labels and controller reference. Kubernetes deletes the child after its owner."""
     reference = {
         "apiVersion": API_VERSION,
         "kind": owner.kind,
@@ -39,12 +37,12 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
 
 
 def has_owner(child: Mapping[str, Any], uid: str) -> bool:
-    """True if an object belongs to the one with this uid, and not to a deleted namesake of it."""
+    """True if an object belongs to the owner with this uid, and not only to a deleted object of the same name."""
     return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """Canonical JSON for ConfigMaps, indented for readers."""
+    """Canonical JSON for ConfigMaps, indented for people."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
@@ -52,13 +50,13 @@ KIND: Final = "ConsumerGroup"
 
 
 def asks_to_adopt(owner: Mapping[str, Any]) -> bool:
-    """True if an annotation of a ConsumerGroup asks for its former namesake's fleet, and it is not paused."""
+    """True if the owner's annotation requests to adopt a former fleet of its name, and the owner is not paused."""
     annotations = owner["metadata"].get("annotations") or {}
     return annotations.get(ADOPT_ANNOTATION) == "true" and annotations.get(PAUSED_ANNOTATION) != "true"
 
 
 def is_adoptable(child: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    """True if an object was made by this operator for a ConsumerGroup of this name, and nobody else owns it."""
+    """True if this operator created an object for a ConsumerGroup of this name, and no existing object owns it."""
     metadata, name = child["metadata"], owner["metadata"]["name"]
     labels = metadata.get("labels") or {}
     if owner.get("kind") != KIND or metadata.get("deletionTimestamp") or owner["metadata"].get("deletionTimestamp"):
@@ -69,17 +67,17 @@ def is_adoptable(child: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
 
 
 def _is_former(reference: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    """True if an owner reference is to a namesake of this object, which is gone: a name belongs to one object."""
+    """True for a reference to a deleted ConsumerGroup of this name. Names are unique, so another uid proves that."""
     same = (reference.get("kind"), reference.get("name")) == (KIND, owner["metadata"]["name"])
     of_ours = str(reference.get("apiVersion", "")).split("/")[0] == API_VERSION.split("/")[0]
     return same and of_ours and reference.get("uid") != owner["metadata"]["uid"]
 
 
 def adopted(child: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
-    """The change that makes an object, in the version that was read, a child of this owner."""
+    """The change that makes an object a child of this owner. It conflicts if the object changed after it was read."""
     metadata, of = child["metadata"], owner["metadata"]
     new = Owner(KIND, of["namespace"], of["name"], of["uid"])
     body = child_head(child["apiVersion"], child["kind"], metadata["name"], owner=new, labels={})
     del body["metadata"]["labels"]
-    version = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-    return {**body, "metadata": {**body["metadata"], **version}}
+    body["metadata"] |= {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    return body

@@ -1,10 +1,7 @@
-"""Observations of a Kafka cluster: values from `observe` to the planners.
+"""Observations of a Kafka cluster. They are the only values that `observe` passes to the planners.
 
-The two packages share nothing else. An unknown value is None (or absent from its mapping), never zero. All times are
-epoch seconds.
+An unknown value is None (or absent from its mapping), never zero. All times are epoch seconds.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,22 +10,21 @@ from typing import Final, NamedTuple
 from fleet_consumer.contract.skips import PassedBy, Place
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning import times
-from fleet_operator.planning.transactions import OpenTransaction
 from fleet_operator.planning.work import WorkObservation
 
 UNKNOWN_STATE: Final = "Unknown"
-"""State of a group that could not be observed; never Kafka's `Dead` or `Empty`."""
+"""State of a group that could not be observed. It must not be taken for Kafka's `Dead` or `Empty`."""
 
 
 class OffsetSample(NamedTuple):
-    """An end offset at a time. Two samples give the time at which an offset in between was produced."""
+    """An end offset at a time. Two samples give an estimate of when an offset between them was produced."""
 
     at: float
     end_offset: int
 
 
 class MissingEnd(NamedTuple):
-    """The last known end and start of a partition's log that did not answer; `since` is the time of that look."""
+    """The last known end and start of a partition's log. `since`: the first poll that did not return the end."""
 
     since: float
     end_offset: int
@@ -36,7 +32,7 @@ class MissingEnd(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets from `first` up to and without `next` that were deleted before the group had handled them."""
+    """Offsets from `first` up to, but not including, `next` that were deleted before the group had handled them."""
 
     topic: str
     partition: int
@@ -45,17 +41,34 @@ class Gap(NamedTuple):
 
 
 class ProgressSample(NamedTuple):
-    """A group's commits and the ends of its logs at a time; unknown partitions are absent."""
+    """A group's committed offsets and log end offsets at one time; unknown partitions are absent."""
 
     at: float
     committed: Mapping[tuple[str, int], int]
     end_offsets: Mapping[tuple[str, int], int]
 
 
+HANGS_S: Final = 120.0
+"""Seconds after which an open transaction counts as hanging: twice the default `transaction.timeout.ms` (a minute)."""
+
+
+class OpenTransaction(NamedTuple):
+    """The oldest open transaction of a partition; consumers with read_committed stop at its first `offset`. `since`:
+    the first poll that saw it. `stood_s`: monotonic seconds from that poll to the latest poll that compared the last
+    stable offset with the high watermark. `end_offset`: the high watermark in that latest poll."""
+
+    offset: int
+    since: float
+    stood_s: float
+    end_offset: int
+
+    @property
+    def hangs(self) -> bool:
+        return self.stood_s >= HANGS_S
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """One live broker, from Metadata."""
-
     id: int
     host: str
     port: int
@@ -63,11 +76,9 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicInfo:
-    """`__consumer_offsets` as it is; `cleanup_policy` and `segment_bytes` are None without permission to read them.
-
-    `replication_factor` is that of the partition with the fewest replicas. `replicas` has each partition's brokers in
-    their order, `leaders` each partition's leader, None for one without.
-    """
+    """`__consumer_offsets` as observed. `cleanup_policy`, `segment_bytes`: None without permission to read them.
+    `replication_factor`: that of the partition with the fewest replicas. `replicas`: each partition's brokers in order;
+    `leaders`: each partition's leader or None."""
 
     partitions: int
     replication_factor: int
@@ -79,11 +90,8 @@ class OffsetsTopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """One broker's settings of `__consumer_offsets`; each is None without permission to read it.
-
-    `partitions`, `replication_factor` and `segment_bytes` are those with which it would create the topic, `retention_s`
-    is for how long it keeps the commits of a group without members.
-    """
+    """One broker's settings for `__consumer_offsets`, each None without permission to read it. The broker would create
+    the topic with the first three. It keeps the commits of a group without members for `retention_s`."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -93,10 +101,8 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicObservation:
-    """One topic; `error` is the reason word when it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
-
-    `topic_id` tells topics of one name apart; None from brokers before Kafka 2.8.
-    """
+    """One topic; `error` is the reason word if it cannot be used (`TopicNotFound`, `AuthorizationFailed`, …).
+    `topic_id` differs between a topic and a deleted topic of the same name; None from brokers before Kafka 2.8."""
 
     partitions: int
     error: str | None = None
@@ -115,7 +121,7 @@ class MemberObservation:
 
     @property
     def key(self) -> str:
-        """The id that stays with the member: a static member that restarts has another member id."""
+        """An id that survives restarts of a static member, whose member id changes."""
         return self.instance_id or self.member_id
 
 
@@ -129,10 +135,10 @@ class MemberName(NamedTuple):
 class GroupTransition:
     """A change of a group's state, as an observer saw it.
 
-    - `before`: Unknown where an observer's history begins. It is equal to `after` (Stable) where a whole rebalance went
-      by between two observations, which members or assignments show.
+    - `before`: Unknown where an observer's history begins. Equal to `after` (Stable) if members or assignments show
+      that a whole rebalance passed between two observations.
     - `at`: time of the observation that saw the new state.
-    - `joined`, `left`: a few of the members that came or went; `joined_count` and `left_count` count all.
+    - `joined`, `left`: some of the members that joined or left; `joined_count` and `left_count` count all of them.
     """
 
     before: str
@@ -148,11 +154,10 @@ class GroupTransition:
 class ManagedTopic:
     """One of a group's retry, redrive and failed topics.
 
-    `configs` holds the managed settings as the brokers return them (defaults too), None while unknown. `waiting` counts
-    the records that the retry workers have not committed: 0 for a topic that does not exist, None while unknown, and
-    for the failed topic, which no worker reads. `oldest_at` is the append time of the oldest of these, or a little
-    earlier; None without any and while unknown. `error` is the reason word when the topic cannot be used
-    (`TopicNotFound`, `AuthorizationFailed`, …).
+    - `configs`: the managed settings as the brokers return them (defaults too); None while unknown.
+    - `waiting`: number of records that the retry workers have not committed, 0 if the topic does not exist. None while
+      unknown, and for the failed topic, which no worker reads.
+    - `oldest_at`: append time of the oldest waiting record, or slightly earlier; None if none waits, and while unknown.
     """
 
     partitions: int = 0
@@ -164,18 +169,17 @@ class ManagedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryObservation:
-    """A group's retry flow at one time.
+    """A group's retry and redrive topics at one time.
 
-    - `state`, `coordinator_id`, `members`: those of the retry workers' Kafka group.
-    - `waiting`: records in all retry topics and the redrive topic that this group has not committed; `due_lag`: those
-      whose due time (append time plus the topic's delay) has passed.
-    - `oldest_due_at`: when the oldest of these became due (a later time while it is still searched), None without any.
-    - `next_due_at`: when the next record becomes due, None when none waits.
-    - `expired`: what retention deleted while it waited, and workers have not committed past.
+    - `state`, `coordinator_id`, `members`: of the retry workers' Kafka group.
+    - `waiting`: number of records in all retry topics and the redrive topic that this group has not committed;
+      `due_lag`: number of these records whose due time (append time plus the topic's delay) has passed.
+    - `oldest_due_at`: due time of the oldest due record (a later time while the search continues); None without one.
+    - `next_due_at`: next time at which a record becomes due; None if no record waits.
+    - `expired`: records that retention deleted while they waited, if the group has not committed past them yet.
     - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
-    - `found_delays`: delays of all retry topics of the group on the cluster, None unless they were asked for.
-    - `may_read`: as of a group.
-    - `error`: the reason word for unknown values. `counted` tells the two meanings of None apart for the times.
+    - `found_delays`: delays of all retry topics of the group on the cluster; None unless requested.
+    - `may_read`: as in GroupObservation. `error`: the reason word if values are unknown.
     """
 
     observed_at: float
@@ -195,7 +199,7 @@ class RetryObservation:
 
     @property
     def counted(self) -> bool:
-        """True if every partition was observed, so that a time of None means "none"."""
+        """True if every partition was observed, so that a time of None means that no such record exists."""
         return self.waiting is not None and self.due_lag is not None
 
 
@@ -203,23 +207,23 @@ class RetryObservation:
 class GroupObservation:
     """One group at one time.
 
-    - `state`: Kafka's word. `transitions`: how it became so, the last changes since this observer began, oldest first.
-    - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown ones.
-    - `missing_ends`: partitions whose end was known until a moment ago; those that stay unknown leave it.
-    - `beyond_end`: partitions whose log ends before a commit that was there at the observation before, too. A commit of
-      this moment may be newer than its end.
-    - `end_history`: a few earlier end offsets of each partition, oldest first, to estimate the time behind.
-    - `open_transactions`: partitions with records that a group of readers of committed records cannot read yet, seen at
-      two comparisons at least; empty for other groups.
-    - `samples`: the progress of the last minute and a half, oldest first, for a group that is scaled; without a gap, so
-      that an outage restarts them.
+    - `state`: as Kafka names it. `transitions`: the last changes since this observer started, oldest first.
+    - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown partitions.
+    - `missing_ends`: partitions whose end offset became unknown a moment ago. An entry is removed if the end offset
+      stays unknown.
+    - `beyond_end`: partitions whose log ends before a commit that the previous observation also saw. A newer commit
+      does not count, because it may be newer than the observed end.
+    - `end_history`: some earlier end offsets of each partition, oldest first, to estimate the time behind.
+    - `open_transactions`: partitions with records that a read_committed group cannot read yet, seen in at least two
+      comparisons; empty for other groups.
+    - `samples`: progress of the last 90 s, oldest first, for a scaled group. An outage discards earlier samples, so
+      that there are no gaps.
     - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
       was observed.
-    - `may_read`: the KafkaCluster's login has the right to be a member; None while that is unknown.
-    - `error`: the reason word when only this group could not be observed; the other fields keep their last values.
-    - `failing_since`: the first of the failed observations in a row, None for a group that was never observed;
-      `doubtful` while that is recent.
-    - `retry`: None for a group without a retry flow.
+    - `may_read`: the KafkaCluster's credentials may join the group; None while unknown. `retry`: None without retries.
+    - `error`: reason word if only this group could not be observed. The other fields then keep their last values.
+    - `failing_since`: time of the first of the consecutive failed observations; None for a group that was never
+      observed. `unconfirmed`: the failure is recent.
     """
 
     group_id: str
@@ -242,7 +246,7 @@ class GroupObservation:
     may_read: bool | None = None
     error: str | None = None
     failing_since: float | None = None
-    doubtful: bool = False
+    unconfirmed: bool = False
     retry: RetryObservation | None = None
 
     @property
@@ -254,27 +258,26 @@ class GroupObservation:
 class ClusterObservation:
     """One observation of a Kafka cluster and of all watched groups.
 
-    - `observed_at`: time of this attempt, good or not; `last_good_at`: time of the newest good one, whose values the
-      other fields keep while `reachable` is False.
-    - `reachable_since`: the first good attempt after the last failed one (or after the observer's start).
-    - `reason`, `message`: the error of an unreachable cluster; `doubtful` while only one or two attempts have failed.
+    - `observed_at`: time of this attempt, successful or not; `last_good_at`: time of the newest successful one, whose
+      values the other fields keep while `reachable` is False.
+    - `reachable_since`: the first successful attempt after the last failed one (or after the observer's start).
+    - `reason`, `message`: the error of an unreachable cluster; `unconfirmed`: only one or two attempts have failed.
     - `answered`: addresses of the brokers that answered with the KafkaCluster's credentials.
-    - `matches`: topic names by the text of each pattern.
-    - `connection`: `KafkaClusterSpec.connection` of the attempt, or of the refusal to make one; `current` is False when
-      the KafkaCluster has another one by now. `identified`: `cluster_id` was seen with this connection, and not kept
-      from an earlier one.
-    - `offsets_topic`: None while it does not exist, and while it cannot be described, for the reason in
-      `offsets_topic_error`.
-    - `broker_settings`: by broker; those that never answered are absent.
+    - `matches`: topic names keyed by pattern.
+    - `connection`: the `KafkaClusterSpec.connection` with which the attempt was made, or refused by the operator.
+      `current`: False once the KafkaCluster has another connection. `identified`: `cluster_id` was read with this
+      connection and is not left from an earlier connection.
+    - `offsets_topic`: None while it does not exist, or cannot be described for the reason `offsets_topic_error`.
+    - `broker_settings`: keyed by broker id; brokers that never answered are absent.
     - `group_count`: number of all groups of the cluster, None unless every broker answered; `groups_per_coordinator`:
-      by broker, the last known number for `silent_brokers`, which live and did not answer.
+      keyed by broker id, with the last known number for `silent_brokers`, which are live but did not answer.
     """
 
     observed_at: float
     reachable: bool
     reason: str = ""
     message: str = ""
-    doubtful: bool = False
+    unconfirmed: bool = False
     cluster_id: str | None = None
     connection: str = ""
     current: bool = True
@@ -296,66 +299,60 @@ class ClusterObservation:
 
     @property
     def lacks_offsets_topic(self) -> bool:
-        """True while `__consumer_offsets` has not been seen, and nothing keeps the operator from describing it."""
+        """True while `__consumer_offsets` does not exist. False if the topic merely cannot be described."""
         return self.offsets_topic is None and self.offsets_topic_error is None
 
     @property
     def offsets_retention_s(self) -> float | None:
-        """For how long every broker keeps the commits of a group without members; None unless all of them told.
-
-        A group's coordinator may move to any of them.
-        """
+        """Shortest time in seconds for which a broker keeps the commits of a group without members. None unless all
+        brokers reported it, because the group's coordinator may move to any of them."""
         found = [self.broker_settings.get(broker.id, BrokerSettings()).retention_s for broker in self.brokers]
         known = [seconds for seconds in found if seconds is not None]
         return min(known) if known and len(known) == len(found) else None
 
 
-STALE_LOOKS: Final = 6
+STALE_POLLS: Final = 6
 STALE_LEAST_S: Final = 60.0
-"""Number of intervals, and least time, after which a missing observation shows that its observer hangs."""
+"""An observer counts as hanging after `STALE_POLLS` intervals, and at least `STALE_LEAST_S`, without an observation."""
 
 
 def as_of(observation: ClusterObservation | None, *, interval_s: float, now: float) -> ClusterObservation | None:
-    """The observation; as unreachable once it is so old that its observer must be hanging.
-
-    The message has the time of the last observation and not its age, so that it stays the same.
-    """
-    if observation is None or not (observation.reachable or observation.doubtful):
+    """Mark an observation unreachable if its observer hangs. The message shows no age, so that it does not change."""
+    if observation is None or not (observation.reachable or observation.unconfirmed):
         return observation
-    if now - observation.observed_at <= max(STALE_LEAST_S, STALE_LOOKS * interval_s):
+    if now - observation.observed_at <= max(STALE_LEAST_S, STALE_POLLS * interval_s):
         return observation
     message = f"the cluster was last observed at {times.to_text(observation.observed_at)}: see the operator's log"
-    return replace(observation, reachable=False, doubtful=False, reason=conditions.OBSERVATION_STALE, message=message)
+    return replace(
+        observation, reachable=False, unconfirmed=False, reason=conditions.OBSERVATION_STALE, message=message
+    )
 
 
-def believed(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
-    """The observation for statuses, in which one or two failed attempts do not show.
-
-    Otherwise one lost connection would rewrite the status of every group of the cluster, twice. Decisions use the
-    observation itself: no action rests on a believed value.
-    """
+def last_known(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
+    """The observation to show in statuses: last known values if only one or two attempts failed. Otherwise one lost
+    connection would rewrite every status of the cluster's groups twice. Decisions never use last known values."""
     if observation is None:
         return None
-    if observation.doubtful:
-        observation = replace(observation, reachable=True, reason="", message="", doubtful=False)
+    if observation.unconfirmed:
+        observation = replace(observation, reachable=True, reason="", message="", unconfirmed=False)
     group = observation.groups.get(group_id) if group_id is not None else None
     if group is None:
         return observation
-    shown = believed_group(group)
+    shown = last_known_group(group)
     return observation if shown is group else replace(observation, groups={**observation.groups, group.group_id: shown})
 
 
-def believed_group(group: GroupObservation) -> GroupObservation:
-    """The same for one group: a coordinator that moves does not show, nor does a partition that gets a new leader."""
-    if not group.doubtful and not group.missing_ends:
+def last_known_group(group: GroupObservation) -> GroupObservation:
+    """The observation to show in statuses: last known values while the coordinator or a partition's leader moves."""
+    if not group.unconfirmed and not group.missing_ends:
         return group
     missing = group.missing_ends
     ends = {key: last.end_offset for key, last in missing.items()}
     starts = {key: last.log_start for key, last in missing.items() if last.log_start is not None}
     return replace(
         group,
-        error=None if group.doubtful else group.error,
-        doubtful=False,
+        error=None if group.unconfirmed else group.error,
+        unconfirmed=False,
         end_offsets={**ends, **group.end_offsets},
         log_starts={**starts, **group.log_starts},
         missing_ends={},
@@ -375,11 +372,8 @@ class StuckPartition:
 
 
 class WorkerRejoin(NamedTuple):
-    """A worker's way into a generation of its group, as it reports it.
-
-    `before` is the generation that it was in, `generation` the one that it came to; -1 for none (yet). `own` says that
-    it did not only follow the others: `reason` is a cause of the rebalance.
-    """
+    """A worker's change from generation `before` to `generation` of its group, each -1 if there is none, as the worker
+    reports it. `own`: the worker itself caused the rebalance, for this `reason`, and did not only follow others."""
 
     before: int
     generation: int
@@ -394,13 +388,16 @@ CLOSED: Final = "Closed"
 class WorkerObservation:
     """One worker's report, from its `/member` endpoint.
 
-    `error_…` is its present error; `ended_…` the error that ended its last session, reported until a session has run
-    for a while. `failed` counts the records that it failed since its process began, by reason and error class, in
-    powers of two. `skipped` has what it passed by on request. `expired` are the last gaps that it met in partitions of
-    retry topics. `breaker`: Closed, Open or HalfOpen, Closed without one. `revoking`: its group's rebalance waits until
-    its handler has let go of partitions. `work` is None for a worker of an earlier image. `heard_at`: when it answered.
+    - `error_…`: the worker's present error; `ended_…`: the error that ended its last session, reported until a session
+      has run for a while.
+    - `failed`: numbers of failed records since its process started, in lag buckets, keyed by reason and error class.
+    - `skipped`: records that it skipped on request; `expired`: the last gaps in its partitions of retry topics.
+    - `breaker`: Closed, Open or HalfOpen; Closed for a worker without a breaker.
+    - `revoking`: the group's rebalance waits until the worker's handler has released partitions.
+    - `work`: None for a worker of an earlier image; `heard_at`: time of its answer.
 
-    Reports that differ only in `work` and `heard_at` are equal: these change with every answer, and are no news.
+    Reports that differ only in `work` and `heard_at` are equal, because these fields change with every answer, and a
+    change of them alone needs no reconcile.
     """
 
     pod: str
@@ -424,5 +421,4 @@ class WorkerObservation:
 
     @property
     def breaker_open(self) -> bool:
-        """True if the worker's breaker is open or half open."""
         return self.breaker != CLOSED

@@ -1,12 +1,12 @@
-"""`__consumer_offsets` compared with a KafkaCluster's spec: differences, remedies, and what the operator may do. Pure.
+"""`__consumer_offsets` compared with a KafkaCluster's spec: differences, remedies, and the operator's changes. Pure.
 
-The number of partitions decides which broker coordinates a group. Brokers read the number once: the topic's own, or
-their setting while there is no topic. A topic of another number leaves groups without a coordinator, silently. So with
-`manage: Provision` the topic is created while it is absent and only where every broker's setting is that number; later
-its settings are corrected, never its partitions or replicas.
+A broker reads the number of partitions only once: from the topic, or from its setting while the topic does not exist.
+If the topic then gets another number, groups silently have no coordinator. So with `manage: Provision` the operator
+creates the topic only while the setting of every broker is the wanted number. Later it corrects the topic's settings,
+but never its partitions or replicas.
+
+Decision: docs/decisions/0044-offsets-topic.md.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,27 +24,25 @@ POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 SEGMENT: Final = "segment.bytes"
 PRODUCERS_COMPRESSION: Final = {"compression.type": "producer"}
-"""Like the policy and the segment size, a setting that brokers give the topic when they create it themselves (Kafka:
+"""Topic setting that brokers set when they create the topic, like the cleanup policy and the segment size (Kafka:
 `GroupCoordinatorService.groupMetadataTopicConfigs`)."""
 USUAL_REPLICAS: Final = 3
-"""Replicas where a KafkaCluster names no number, and has as many brokers."""
+"""Replicas of each partition if the KafkaCluster's spec sets no number; fewer if fewer brokers are live."""
 REASSIGNMENT_CHARACTERS_MAX: Final = 65_536
-"""Limit of the plan in the status; one of 50 partitions has 3,500."""
+"""Maximum number of characters of the plan in the status. A plan for 50 partitions has 3,500."""
 SETTINGS: Final[Mapping[str, Callable[[BrokerSettings], int | None]]] = {
     "offsets.topic.num.partitions": lambda settings: settings.partitions,
     "offsets.topic.replication.factor": lambda settings: settings.replication_factor,
     "offsets.topic.segment.bytes": lambda settings: settings.segment_bytes,
 }
-"""The brokers' settings from which they create the topic, with their place in an observation."""
+"""Broker settings that apply when the topic is created, each with the function that reads it from an observation."""
 PARTITIONS_SETTING, REPLICATION_SETTING, SEGMENT_SETTING = SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicDecision:
-    """The gravest difference, None without one; the topic to create; and the settings to set.
-
-    `unknown` is what hides from a person if there is a difference, or keeps the operator from creating the topic.
-    """
+    """`problem`: the gravest difference. `unknown`: the reason why a difference cannot be detected, or why the operator
+    cannot create the topic yet. `create`: the topic to create; `alter`: the topic settings to change."""
 
     problem: Problem | None = None
     unknown: Problem | None = None
@@ -61,8 +59,8 @@ def decide_offsets_topic(observation: ClusterObservation, wanted: OffsetsTopic) 
     if observation.offsets_topic_error is not None:
         reason = observation.offsets_topic_error
         message = (
-            f"{OFFSETS_TOPIC} cannot be described, the brokers answer {reason}: let the operator's principal Describe "
-            "and DescribeConfigs this topic"
+            f"{OFFSETS_TOPIC} cannot be described, because the brokers answer {reason}: allow the operator's principal "
+            "to Describe and DescribeConfigs this topic"
         )
         return OffsetsTopicDecision(unknown=Problem(reason, message))
     if topic is None:
@@ -78,11 +76,9 @@ def decide_offsets_topic(observation: ClusterObservation, wanted: OffsetsTopic) 
 
 
 def plan_reassignment(observation: ClusterObservation, wanted: OffsetsTopic) -> str | None:
-    """A plan for kafka-reassign-partitions.sh that gives every partition its wanted replicas; None if none is missing.
-
-    Present replicas stay in their order, so no leader moves. New ones are live brokers, dealt in a circle. Also None
-    where too few brokers live, and for a topic so large that the plan fits no status.
-    """
+    """A plan for kafka-reassign-partitions.sh that gives every partition the wanted number of replicas. None if no
+    replica is missing, if too few brokers are live, or if the plan is too large for a status. The present replicas keep
+    their order, so no leader moves. New replicas are on live brokers, round robin."""
     topic, live = observation.offsets_topic, [broker.id for broker in observation.brokers]
     count = _wanted_replicas(wanted, len(live)) if topic is not None else 0
     if topic is None or not topic.replicas or topic.replication_factor >= count or len(live) < count:
@@ -103,76 +99,75 @@ def _extended(present: Sequence[int], live: Sequence[int], number: int, count: i
 
 
 def _decide_absent(observation: ClusterObservation, wanted: OffsetsTopic) -> OffsetsTopicDecision:
-    """Last chance to choose the number of partitions."""
+    """Decide while the topic does not exist: only until it is created can its number of partitions be chosen."""
     found = {broker.id: observation.broker_settings.get(broker.id, BrokerSettings()) for broker in observation.brokers}
     mismatch = _mismatch(found, wanted)
     if mismatch is not None or wanted.manage != "Provision":
         return OffsetsTopicDecision(problem=mismatch)
     for name, read in SETTINGS.items():
-        untold = [str(broker) for broker, settings in found.items() if read(settings) is None]
-        if untold or not found:
+        silent = [str(broker) for broker, settings in found.items() if read(settings) is None]
+        if silent or not found:
             message = (
-                f"{OFFSETS_TOPIC} does not exist yet, and is not created before every broker has told its {name}: "
-                f"broker {', '.join(untold)} did not; let the operator's principal DescribeConfigs the cluster, and "
-                "check that these brokers answer"
+                f"{OFFSETS_TOPIC} does not exist yet, and is not created before every broker has reported its {name}: "
+                f"broker {', '.join(silent)} did not; allow the operator's principal to DescribeConfigs the cluster, "
+                "and check that these brokers answer"
             )
             return OffsetsTopicDecision(unknown=Problem(conditions.BROKER_CONFIG_UNKNOWN, message))
     some = next(iter(found.values()))
-    # What the spec leaves open follows the brokers, all of them: where they differ, it has to be named.
-    for name, read, named in (
-        (REPLICATION_SETTING, SETTINGS[REPLICATION_SETTING], wanted.replication_factor),
-        (SEGMENT_SETTING, SETTINGS[SEGMENT_SETTING], wanted.segment_bytes),
+    # A field that the spec leaves open gets the brokers' setting. If the brokers differ, the spec must set the field.
+    for name, field_name, named in (
+        (REPLICATION_SETTING, "replicationFactor", wanted.replication_factor),
+        (SEGMENT_SETTING, "segmentBytes", wanted.segment_bytes),
     ):
+        read = SETTINGS[name]
         if named is None and len({read(settings) for settings in found.values()}) > 1:
-            field_name = "replicationFactor" if name == REPLICATION_SETTING else "segmentBytes"
             message = (
                 f"{OFFSETS_TOPIC} does not exist yet, and the brokers differ in {name} ({_listed(found, read)}): set "
                 f"spec.offsetsTopic.{field_name}, or the same value on every broker"
             )
             return OffsetsTopicDecision(problem=Problem(conditions.BROKER_CONFIG_MISMATCH, message))
     replicas = wanted.replication_factor or some.replication_factor
-    assert replicas is not None, "every broker has told its settings"
-    assert some.partitions is not None, "every broker has told its settings"
+    assert replicas is not None, "every broker has reported its settings"
+    assert some.partitions is not None, "every broker has reported its settings"
     if replicas > len(found):
         message = (
-            f"{OFFSETS_TOPIC} does not exist yet and is to have {replicas} replicas of each partition, but only "
-            f"{len(found)} brokers live: start the others, or set spec.offsetsTopic.replicationFactor to fewer"
+            f"{OFFSETS_TOPIC} does not exist yet and needs {replicas} replicas of each partition, but only "
+            f"{len(found)} brokers are live: start the others, or lower spec.offsetsTopic.replicationFactor"
         )
         return OffsetsTopicDecision(problem=Problem(conditions.NOT_ENOUGH_BROKERS, message))
-    segment = str(wanted.segment_bytes or some.segment_bytes)
-    configs = {POLICY: COMPACT, SEGMENT: segment, **PRODUCERS_COMPRESSION}
+    configs = {POLICY: COMPACT, SEGMENT: str(wanted.segment_bytes or some.segment_bytes), **PRODUCERS_COMPRESSION}
     topic = WantedTopic(name=OFFSETS_TOPIC, partitions=some.partitions, replication_factor=replicas, configs=configs)
     return OffsetsTopicDecision(create=topic)
 
 
 def _mismatch(found: Mapping[int, BrokerSettings], wanted: OffsetsTopic) -> Problem | None:
-    """Brokers that would create the topic with another number than is wanted, or than the others."""
+    """The problem if brokers would create the topic with different or unwanted numbers of partitions."""
     counts = {settings.partitions for settings in found.values()} - {None}
     if not counts or counts == {wanted.partitions or next(iter(counts))}:
         return None
     seen = _listed(found, SETTINGS[PARTITIONS_SETTING])
     number = wanted.partitions if wanted.partitions is not None else "<number>"
-    says = f"spec.offsetsTopic.partitions says {number}" if wanted.partitions is not None else "they differ"
+    says = f"spec.offsetsTopic.partitions is {number}" if wanted.partitions is not None else "the brokers differ"
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
-        f"{OFFSETS_TOPIC} does not exist yet, the brokers' {PARTITIONS_SETTING} is {seen}, and {says}: groups of a "
-        f"topic of another number would wait for a coordinator without end. Set {PARTITIONS_SETTING}={number} on every "
-        "broker and restart them before the first group is used",
+        f"{OFFSETS_TOPIC} does not exist yet; the brokers' {PARTITIONS_SETTING} is {seen}, and {says}: if the topic "
+        "gets a number that differs from a broker's setting, groups wait indefinitely for a coordinator. Set "
+        f"{PARTITIONS_SETTING}={number} on every broker and restart the brokers before the first group is used",
     )
 
 
 def _listed(found: Mapping[int, BrokerSettings], read: Callable[[BrokerSettings], int | None]) -> str:
-    """`50`, or by broker where they differ: `50 (brokers 1, 2), 10 (broker 3)`."""
+    """`50`, or, if the brokers differ, each value with its brokers: `50 (brokers 1, 2), 10 (broker 3)`."""
     by_value: dict[int | None, list[int]] = {}
     for broker, settings in sorted(found.items()):
         by_value.setdefault(read(settings), []).append(broker)
     if len(by_value) == 1:
         return str(next(iter(by_value)))
-    texts = []
+    shown = []
     for value, brokers in by_value.items():
         named = f"broker{'s' if len(brokers) > 1 else ''} {', '.join(map(str, brokers))}"
-        texts.append(f"{value if value is not None else 'unknown'} ({named})")
-    return ", ".join(texts)
+        shown.append(f"{value if value is not None else 'unknown'} ({named})")
+    return ", ".join(shown)
 
 
 def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic) -> Problem | None:
@@ -180,25 +175,22 @@ def _partitions(topic: OffsetsTopicInfo, wanted: OffsetsTopic) -> Problem | None
         return None
     return Problem(
         conditions.PARTITIONS_DIFFER,
-        f"{OFFSETS_TOPIC} has {topic.partitions} partitions, spec.offsetsTopic.partitions says {wanted.partitions}. "
+        f"{OFFSETS_TOPIC} has {topic.partitions} partitions, but spec.offsetsTopic.partitions is {wanted.partitions}. "
         "The number decides each group's coordinator and must never change once the topic is in use: set "
         f"spec.offsetsTopic.partitions to {topic.partitions}",
     )
 
 
 def _brokers_setting(topic: OffsetsTopicInfo, observation: ClusterObservation) -> Problem | None:
-    found = {
-        broker.id: settings
-        for broker in observation.brokers
-        if (settings := observation.broker_settings.get(broker.id)) is not None and settings.partitions is not None
-    }
-    if all(settings.partitions == topic.partitions for settings in found.values()):
+    settings = {broker.id: observation.broker_settings.get(broker.id) for broker in observation.brokers}
+    found = {broker: each for broker, each in settings.items() if each is not None and each.partitions is not None}
+    if all(each.partitions == topic.partitions for each in found.values()):
         return None
     seen = _listed(found, SETTINGS[PARTITIONS_SETTING])
     return Problem(
         conditions.BROKER_CONFIG_MISMATCH,
-        f"{OFFSETS_TOPIC} has {topic.partitions} partitions, the brokers' {PARTITIONS_SETTING} is {seen}: correct the "
-        "setting, or groups lose their coordinator if the topic is ever recreated",
+        f"{OFFSETS_TOPIC} has {topic.partitions} partitions, but the brokers' {PARTITIONS_SETTING} is {seen}: correct "
+        "the setting, otherwise groups lose their coordinator if the topic is ever recreated",
     )
 
 
@@ -211,12 +203,12 @@ def _replication(topic: OffsetsTopicInfo, wanted: OffsetsTopic, observation: Clu
     count = _wanted_replicas(wanted, brokers)
     if topic.replication_factor >= count:
         return None
-    says = f"spec.offsetsTopic.replicationFactor says {wanted.replication_factor}"
+    says = f"spec.offsetsTopic.replicationFactor is {wanted.replication_factor}"
     if wanted.replication_factor is None:
         says = f"{count} are usual with {brokers} brokers"
     remedy = "reassign its partitions with kafka-reassign-partitions.sh and a plan that names more brokers"
     if count > brokers:
-        remedy = f"only {brokers} brokers live: start more, and reassign its partitions then"
+        remedy = f"only {brokers} brokers are live: start more, then reassign its partitions"
     elif plan_reassignment(observation, wanted) is not None:
         remedy = (
             "save status.offsetsTopic.reassignment of this KafkaCluster as plan.json and run "
@@ -224,7 +216,7 @@ def _replication(topic: OffsetsTopicInfo, wanted: OffsetsTopic, observation: Clu
         )
     return Problem(
         conditions.REPLICATION_TOO_LOW,
-        f"{OFFSETS_TOPIC} has {topic.replication_factor} replicas of each partition, {says}: {remedy}; or set "
+        f"{OFFSETS_TOPIC} has {topic.replication_factor} replicas of each partition, but {says}: {remedy}; or set "
         f"spec.offsetsTopic.replicationFactor to {topic.replication_factor}",
     )
 
@@ -234,7 +226,7 @@ def _compaction(topic: OffsetsTopicInfo) -> Problem | None:
         return None
     return Problem(
         conditions.NOT_COMPACTED,
-        f"{OFFSETS_TOPIC} has cleanup.policy={topic.cleanup_policy}, so committed offsets are deleted with time. "
+        f"{OFFSETS_TOPIC} has cleanup.policy={topic.cleanup_policy}, so committed offsets are deleted after some time. "
         f"Run kafka-configs.sh --alter --entity-type topics --entity-name {OFFSETS_TOPIC} "
         "--add-config cleanup.policy=compact",
     )
@@ -245,7 +237,7 @@ def _segments(topic: OffsetsTopicInfo, wanted: OffsetsTopic) -> Problem | None:
         return None
     return Problem(
         conditions.SEGMENTS_TOO_LARGE,
-        f"{OFFSETS_TOPIC} has segment.bytes={topic.segment_bytes}, spec.offsetsTopic.segmentBytes says "
+        f"{OFFSETS_TOPIC} has segment.bytes={topic.segment_bytes}, but spec.offsetsTopic.segmentBytes is "
         f"{wanted.segment_bytes}. Run kafka-configs.sh --alter --entity-type topics --entity-name {OFFSETS_TOPIC} "
         f"--add-config segment.bytes={wanted.segment_bytes}, or raise the field",
     )

@@ -1,6 +1,4 @@
-"""Root cause in a status: one reason word and one sentence, in which few names stand for many."""
-
-from __future__ import annotations
+"""Root cause in a status: one reason word and one sentence. The sentence names a few objects and counts the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,6 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.model import TOO_LARGE
 
 NAMED_MAX: Final = 3
-"""Number of names in a sentence; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +22,20 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request that can never be carried out as it is written."""
+    """A request that can never be carried out as written."""
 
     problem: Problem
 
 
 def name_some(names: Sequence[str], count: int | None = None) -> str:
-    """A few names, and how many more there are: of `count`, by default of the names."""
+    """'a, b and 7 more'. `count`: the total number, if `names` has only some of the names."""
     shown = ", ".join(names[:NAMED_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMED_MAX)
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def spec_problem(error: ValidationError) -> Problem:
-    """The problem of a spec that cannot be read: it is too large, or of another version of the CRD."""
+    """The problem of an unreadable spec: the spec is too large, or another version of the CRD accepted it."""
     first = error.errors(include_url=False)[0]
     if first["type"] == TOO_LARGE:
         return Problem(conditions.SPEC_TOO_LARGE, first["msg"])

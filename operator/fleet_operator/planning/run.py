@@ -1,9 +1,7 @@
-"""Runs: what is done once for a ConsumerGroup, most of it by Jobs or Spark applications. Pure.
+"""Runs: one-time work for a ConsumerGroup, most of it done by Jobs or Spark applications. Pure.
 
-Objects may have been touched by people: a value that cannot be read becomes the cautious one, never an exception.
+People may edit the objects, so an unreadable value raises nothing: the most cautious value is used instead.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterable, Mapping
@@ -19,8 +17,9 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES, PAUSED_ANNOTATION, Phase, RunResource
 from fleet_operator.planning import labels, times
 from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed, find_unproven_connection
+from fleet_operator.planning.fleet.blocking import find_changed_id, find_unproven_connection
 from fleet_operator.planning.fleet.pod_template import SETTINGS_VOLUME, pod_template, serve_nothing
+from fleet_operator.planning.fleet.pod_wait import pod_condition
 from fleet_operator.planning.labels import BACKFILL_LABEL, RATE_ANNOTATION, REDRIVE_LABEL, REVISION_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head
 from fleet_operator.planning.observation import ClusterObservation
@@ -29,16 +28,12 @@ from fleet_operator.planning.state.group import OffsetsState, Redriven
 
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1
-"""No rate that can be asked for, so that a Job whose annotation is damaged is replaced."""
-
-
+"""A rate that no spec can have. A Job with a damaged annotation gets it, and is therefore replaced."""
 LASTING_PHASES: Final = frozenset({"Succeeded", "Failed", "Committing"})
-"""Phases of a run that is never begun again."""
+"""Phases of a run that is never started again, even if its object is recreated."""
 
 
 class RunState(Enum):
-    """The state of a run's Job."""
-
     ACTIVE = "Active"
     SUSPENDED = "Suspended"
     COMPLETE = "Complete"
@@ -46,7 +41,7 @@ class RunState(Enum):
 
 
 class Act(Enum):
-    """The one thing to do about a run's Job or application; only Jobs are suspended."""
+    """The next action on a run's Job or application. Only Jobs are suspended."""
 
     NOTHING = "Nothing"
     CREATE = "Create"
@@ -56,7 +51,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunDecision:
-    """The phase, why, in a sentence, and what to do. `place` counts the runs of the group that go before this one."""
+    """The phase of a run, and the next action. `place`: the number of the group's runs that go before this one."""
 
     phase: Phase
     reason: str
@@ -65,7 +60,7 @@ class RunDecision:
     place: int = field(default=0, kw_only=True)
 
     @classmethod
-    def of(cls, phase: Phase, problem: Problem, act: Act = Act.NOTHING) -> Self:
+    def from_problem(cls, phase: Phase, problem: Problem, act: Act = Act.NOTHING) -> Self:
         return cls(phase, problem.reason, problem.message, act)
 
     @property
@@ -73,38 +68,35 @@ class RunDecision:
         return self.phase in FINAL_PHASES
 
     @property
-    def is_noted_first(self) -> bool:
-        """True if the next step rests on what is remembered of this decision."""
+    def is_recorded_first(self) -> bool:
+        """True if the decision must be recorded before it is carried out, because the next step relies on it."""
         return False
-
-    @property
-    def is_lasting(self) -> bool:
-        """True if the run is never begun again, also where its object is made again."""
-        return self.phase in LASTING_PHASES
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The run of the same group whose turn it is, and the number of those that go before this one."""
+    """The runs of the same group that go before a run: the name of the first, and their number."""
 
     name: str
     count: int
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Self | None:
-        """Those with these names, in their order; None without any."""
+    def from_names(cls, names: Iterable[str]) -> Self | None:
+        """Create the value from the names of runs in their order; None without names."""
         order = list(dict.fromkeys(names))
         return cls(order[0], len(order)) if order else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferencedGroup:
-    """A ConsumerGroup, its KafkaCluster, the newest observation `seen`, and an older claim on the Kafka group.
+    """The ConsumerGroup to which a run refers, with everything that decisions about the run need.
 
-    `gone`: the object is being deleted or does not exist. `group` is None then, and while `unreadable` says why.
-    `cluster` is None without a group. `image` is the group's worker image, `redriven` what its Redrives have found.
-    `offsets` tells from when on the operator knows what was done, by its own clock, and `memory_made_at` by the API
-    server's.
+    - `gone`: the object is being deleted or does not exist. `unreadable`: the reason why it cannot be read.
+    - `seen`: the newest observation of its `cluster`.
+    - `older`: the claim of another ConsumerGroup that owns the Kafka group.
+    - `redriven`: the result of the group's Redrives.
+    - `offsets`: the state with the start of the operator's memory of the group, by the operator's clock;
+      `memory_made_at`: that start by the API server's clock, in epoch seconds.
     """
 
     gone: bool = False
@@ -121,7 +113,7 @@ class ReferencedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """The Job; `rate` is the limit that it was made with, `problem` why it failed."""
+    """A run's Job. `rate`: its limit in records per second, None without one. `problem`: the reason why it failed."""
 
     state: RunState
     rate: int | None = None
@@ -130,12 +122,11 @@ class JobFacts:
 
     @property
     def at_work(self) -> bool:
-        """True if it may make pods and is meant to."""
+        """True if the Job may create pods and is not being deleted."""
         return self.state is RunState.ACTIVE and not self.deleting
 
 
 def suspension(job: JobFacts | None) -> Act:
-    """Stop a Job from making pods, if one does."""
     return Act.SUSPEND if job is not None and job.at_work else Act.NOTHING
 
 
@@ -144,7 +135,6 @@ def removal(job: JobFacts | None) -> Act:
 
 
 def no_group(run: RunResource, found: ReferencedGroup) -> Problem:
-    """The reason why a run has no ConsumerGroup to work for."""
     if found.unreadable is None:
         return group_not_found(run)
     name = run.group_key[1]
@@ -157,35 +147,33 @@ def group_not_found(run: RunResource) -> Problem:
     return Problem(c.GROUP_NOT_FOUND, f"ConsumerGroup {name!r} is not in namespace {namespace!r}: create it there")
 
 
-DOUBTED_S: Final = 600.0
-"""Time after the beginning of a group's memory in which a restore may still bring back what was done before it."""
+MEMORY_MARGIN_S: Final = 600.0
+"""Seconds after the start of a group's memory in which a restore may still bring back runs that were done earlier."""
 
 
-def find_doubt(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
-    """The reason why nobody knows that a run was not done before: it may be older than the memory of its group. One
-    that has `begun` is remembered itself.
-
-    Until the group was observed for the first time, it is not known whether its memory is younger than its commits.
-    """
+def find_memory_gap(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
+    """The problem of a run that may have been done before, because it may be older than the operator's memory of its
+    group. A run that has `begun` is in the memory. Until the group's first observation, it is unknown whether the group
+    had commits before the memory began."""
     offsets, created = found.offsets, times.from_text(run.metadata.creation_timestamp)
     group = f"ConsumerGroup {run.spec.group_ref.name!r}"
     if begun or created is None:
         return None
     if offsets.began is None or offsets.inherited is None:
-        return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} was not observed with all its topics yet")
-    # Times of the operator and of the API server are not the same clock's; runs have the latter's.
+        return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} has not been observed with all its topics yet")
+    # `offsets.began` is by the operator's clock, `created` by the API server's.
     began = max(offsets.began, found.memory_made_at or 0.0)
-    if not offsets.inherited or created > began + DOUBTED_S:
+    if not offsets.inherited or created > began + MEMORY_MARGIN_S:
         return None
     message = (
-        f"the operator's memory of {group} began at {times.to_text(began)}, when the group had commits already,"
-        f" so nobody knows that this {type(run).__name__} was not done before that: {remedy}"
+        f"the operator's memory of {group} began at {times.to_text(began)}, when the group already had commits,"
+        f" so this {type(run).__name__} may have been done before that: {remedy}"
     )
     return Problem(c.MEMORY_LOST, message)
 
 
 def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup) -> KafkaCluster | Problem:
-    """The first reason in a ConsumerGroup why no run of this kind can be started now, else its KafkaCluster."""
+    """The group's KafkaCluster, or the first problem of the group that keeps a run of this kind from starting now."""
     cluster, older = found.cluster, found.older
     if group.paused:
         message = (
@@ -202,13 +190,11 @@ def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup)
             f"create the {kind} there"
         )
         return Problem(c.GROUP_ID_TAKEN, message)
-    if cluster_id_changed(cluster, found.seen):
-        return Problem(c.CLUSTER_ID_CHANGED, changed_id_message(cluster, found.seen))
-    return cluster
+    return find_changed_id(cluster, found.seen) or cluster
 
 
 def find_connection_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
-    """The reason why a cluster cannot be worked on now, or None, for one that was seen with its present connection."""
+    """The reason why a run cannot use the KafkaCluster; None if its brokers answer on its present connection."""
     unproven = find_unproven_connection(cluster, seen, moved=False)
     if unproven is not None or seen is None or seen.reachable:
         return unproven
@@ -218,11 +204,11 @@ def find_connection_obstacle(cluster: KafkaCluster, seen: ClusterObservation | N
 def run_conditions(
     decision: RunDecision, obstacle: Problem | None, *, unready: Collection[str], available: str
 ) -> tuple[Condition, Condition, Condition]:
-    """Ready, Complete and Failed. `unready` are reasons under which it is not Ready, `available` what is there for it.
+    """The conditions Ready, Complete and Failed. `unready`: reasons that make Ready False; `available`: message of
+    Ready while everything that the run needs exists.
 
-    Ready: all that a run needs exists; one that has ended needs nothing. Of the others, as a Job has them, at most one
-    is True, and exactly one of a run that has ended.
-    """
+    Ready stays True after the run has succeeded. As in a Job, at most one of Complete and Failed is True, and exactly
+    one of the two once the run has ended."""
     said, done = (decision.reason, decision.message), decision.phase == "Succeeded"
     if done:
         ready = Condition(c.READY, "True", *said)
@@ -240,23 +226,23 @@ def run_conditions(
 
 
 def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, Any]:
-    """The status of a run that has ended and was edited since: nothing but the generation that was looked at."""
+    """The status of a run that was edited after its end: only the reconciled generation changes."""
     renewed = [{**condition, "observedGeneration": generation} for condition in status.get("conditions") or ()]
     return {**status, "observedGeneration": generation, "conditions": renewed}
 
 
 LABELS: Final = {"Redrive": REDRIVE_LABEL, "Backfill": BACKFILL_LABEL}
-"""The label by which children name their run, by the kind of the run."""
+"""Labels of children whose value is the name of the run to which they belong, keyed by the run's kind."""
 
 
 def run_labels(run: RunResource, component: str) -> dict[str, str]:
-    """Labels of a run's child: the group's too, so that one watch of pods delivers both."""
+    """Labels of a run's child, with the group's labels, so that one watch delivers the pods of groups and runs."""
     own = {LABELS[type(run).__name__]: run.metadata.name}
     return {**labels.child_labels(run.spec.group_ref.name, component), **own}
 
 
 def run_head(api_version: str, kind: str, run: RunResource, name: str) -> dict[str, Any]:
-    """Type, name, labels and owner of a run's child; its component is the kind of the run."""
+    """Build the type, name, labels and owner reference of a run's child. Its component is the kind of the run."""
     of = type(run).__name__
     owner = Owner(of, run.metadata.namespace, run.metadata.name, run.metadata.uid)
     return child_head(api_version, kind, name, owner=owner, labels=run_labels(run, of.lower()))
@@ -269,10 +255,8 @@ def run_config_map(run: RunResource, name: str, data: Mapping[str, str]) -> dict
 def run_pod(
     run: RunResource, group: ConsumerGroup, cluster: KafkaCluster, component: str, arguments: list[str], *, image: str
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """The worker's pod with another command: same account, credentials, placement and environment.
-
-    Returns its template, its container, and the sources of its settings, of which only the credentials are left.
-    """
+    """Build the worker's pod with another command. Returns the pod template, the worker container, and the sources of
+    the settings volume, reduced to the credentials."""
     template = pod_template(group, cluster, handler_keys=None, image=image)
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
@@ -283,7 +267,6 @@ def run_pod(
 
 
 def refuse_pattern(field: str, text: str | None, remedy: str) -> Problem | None:
-    """The problem of a regular expression that cannot be used."""
     try:
         if text is not None:
             compile_pattern(text)
@@ -293,7 +276,7 @@ def refuse_pattern(field: str, text: str | None, remedy: str) -> Problem | None:
 
 
 def refuse_time(field: str, text: str | None, reason: str, remedy: str) -> Problem | None:
-    """The problem of a text that should be a time; the CRD refuses those that it recognizes."""
+    """The problem of a string that is not a time; None if it is a time. The CRD already refuses most such strings."""
     if text is None or times.from_text(text) is not None:
         return None
     return Problem(reason, f"{field}: {text!r} is not a time (RFC 3339); {remedy}")
@@ -321,16 +304,16 @@ def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
 
 
 def read_waiting(pod_status: Mapping[str, Any]) -> Problem | None:
-    """The reason why a pod that has not ended does not run yet; None while it runs or starts normally."""
+    """The reason why a pod that has not ended does not run; None if it runs or is starting normally."""
     container: Mapping[str, Any] = next(iter(pod_status.get("containerStatuses") or ()), {})
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")
     if reason and reason not in ("ContainerCreating", "PodInitializing"):
         return Problem(reason, waiting.get("message", "") or "no message")
-    for condition in pod_status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return Problem(condition.get("reason") or "Unschedulable", condition.get("message") or "no message")
-    return None
+    scheduled = pod_condition(pod_status, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return None
+    return Problem(scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "no message")
 
 
 def _rate(text: str | None) -> int | None:

@@ -1,6 +1,4 @@
-"""Kubernetes times: RFC 3339 text in UTC, to and from epoch seconds."""
-
-from __future__ import annotations
+"""Kubernetes times: conversion of epoch seconds to RFC 3339 strings in UTC, and the reverse."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -8,31 +6,31 @@ from typing import Final
 from fleet_consumer.contract import naming
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999: later times, which only others can write, are shown as this one."""
+"""The last second of the year 9999, in epoch seconds. Later times, which only others can write, are shown as this."""
 
 
 def to_text(epoch_s: float) -> str:
-    """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server cuts them."""
+    """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server does."""
     return datetime.fromtimestamp(int(min(max(epoch_s, 0.0), LATEST)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_milli_text(epoch_s: float) -> str:
-    """`2026-01-31T12:00:00.250Z`, for events of which several may fall into one second."""
+    """`2026-01-31T12:00:00.250Z`, for events that may share a second."""
     at = datetime.fromtimestamp(round(min(max(epoch_s, 0.0), LATEST), 3), UTC)
     return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def to_micro_text(epoch_s: float) -> str:
-    """`metav1.MicroTime`, as Leases and Events hold it: six digits of fraction."""
+    """`metav1.MicroTime` of Leases and Events: six digits of fraction."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_text(text: str | None) -> float | None:
-    """Epoch seconds of an RFC 3339 time; None for an absent or unreadable one (written by somebody else)."""
+    """Epoch seconds of an RFC 3339 time; None if the string, which others may have written, is absent or invalid."""
     if not text:
         return None
     try:
-        parsed = datetime.fromisoformat(text.upper())  # RFC 3339 allows a small t and z
+        parsed = datetime.fromisoformat(text.upper())  # RFC 3339 allows a lowercase t and z
         return parsed.timestamp() if parsed.tzinfo else parsed.replace(tzinfo=UTC).timestamp()
     except (ValueError, OverflowError):
         return None
@@ -46,3 +44,7 @@ def duration_text(seconds: int) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts[:2]) or "0s"
+
+
+def soonest(*delays: float | None) -> float | None:
+    return min((delay for delay in delays if delay is not None), default=None)

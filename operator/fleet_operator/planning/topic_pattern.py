@@ -1,7 +1,5 @@
 """Topics that match a group's pattern."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from fleet_consumer.contract.naming import pattern_matches
@@ -10,13 +8,13 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 
 
 def group_pattern(group: ConsumerGroup) -> Pattern | None:
-    """The pattern of a group, if it has one. Raises PatternRefused."""
+    """The pattern of a group; None without one. Raises PatternRefused."""
     text = group.spec.topic_pattern
     return None if text is None else compile_pattern(text)
 
 
 def usable_pattern(group: ConsumerGroup) -> Pattern | None:
-    """The pattern of a group; None for a refused one, which matches nothing: a condition reports it."""
+    """A group's usable pattern, or None. A refused pattern matches no topic, and a condition reports it."""
     try:
         return group_pattern(group)
     except PatternRefused:
@@ -24,18 +22,15 @@ def usable_pattern(group: ConsumerGroup) -> Pattern | None:
 
 
 class TopicMatches:
-    """Cache of the topics of one cluster that match patterns. Used by one thread.
-
-    Tenants choose patterns and names, so the cost of matching must not recur with every observation: only names that
-    are new to a pattern are matched.
-    """
+    """Cache of the topics of one cluster that match patterns. Used by one thread. Tenants choose patterns and topic
+    names, so matching may be slow: an observation matches only the names that are new to a pattern."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
         self._matching: dict[Pattern, frozenset[str]] = {}
 
     def update(self, patterns: Iterable[Pattern], topics: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """The matching names of `topics` for the text of each pattern, sorted."""
+        """The matching names of `topics` for each pattern, sorted."""
         names = frozenset(topics)
         added = names - self._names
         matching: dict[Pattern, frozenset[str]] = {}

@@ -1,10 +1,11 @@
-"""Trims objects to the fields that the operator reads, each of a bounded size.
+"""Trims cached objects to the fields that the operator reads, each of bounded size.
 
-The API server selects children by label only, so any of them may be somebody else's, and large. No decision may rest on
-a field that is cut: a new reader of a field adds it here. A spec is cut as a whole: nothing is decided from it then.
+The API server selects children only by label, so any child may be large or belong to somebody else. No decision may
+depend on a removed field, so a field that code starts to read must be kept here. No decision uses a spec from which
+fields were removed.
+
+Decision: docs/decisions/0029-trimmed-caches.md.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
@@ -31,30 +32,29 @@ FINALIZERS: Final = (
     *(labels.FOREGROUND, labels.ORPHAN),
 )
 JOB_ANNOTATIONS: Final = (labels.RATE_ANNOTATION,)
+TYPE: Final = ("apiVersion", "kind")
 IDENTITY: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas")
 CONDITIONS: Final = ("Ready", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget")
 
 TEXT_CHARACTERS_MAX: Final = 4096
-"""The kubelet's limit of termination messages, in bytes."""
+"""Maximum number of characters that are kept of a string: the kubelet's limit of termination messages in bytes."""
 KNOWN_CHARACTERS_MAX: Final = 65_536
-"""Enough for the digests of several hundred revisions; a fleet keeps a few."""
+"""Limit of the annotation KNOWN_ANNOTATION: enough for the digests of hundreds of revisions; a fleet keeps a few."""
 ENTRIES_MAX: Final = 32
-"""Most owners, containers and ports kept: more than any own object has."""
+"""Maximum number of owners, containers and ports that are kept. The operator's objects have fewer."""
 SPEC_BYTES_MAX: Final = 65_536
-"""Limit of a spec as JSON. One of this size takes 30 ms to plan, on the thread that serves everybody; the largest of
-honest ones seen, with a dozen sidecars, have a third of it."""
+"""Maximum bytes of a spec as JSON. Planning a spec of this size takes 30 ms on the thread that serves all groups. The
+largest realistic spec seen, with a dozen sidecars, is a third of this size."""
 BULK_BYTES_MAX: Final = {"offsets": 524_288, "range": 131_072}
-"""Fields of specs with a limit of their own: offsets of thousands of partitions."""
+"""Maximum bytes, as JSON, of the spec fields that may hold offsets of thousands of partitions."""
 OWN_PREFIX: Final = f"{GROUP}/"
 
 
 def trim_resource(body: dict[str, Any]) -> dict[str, Any]:
-    """A custom resource with the labels, annotations and finalizers that are read, and without the fields of its spec
-    that are too large to be planned, in whose place it says so. Changes the object.
-
-    The largest fields go first: references and names stay, by which others find the object.
-    """
+    """Trim a custom resource, in place, to the labels, annotations and finalizers that are read. If the spec is too
+    large, its largest fields are removed and the field `TOO_LARGE` reports that. Small fields stay, such as references
+    and names, by which other objects are found."""
     metadata = body["metadata"]
     for part in ("managedFields", "ownerReferences"):
         metadata.pop(part, None)
@@ -82,26 +82,24 @@ def trim_resource(body: dict[str, Any]) -> dict[str, Any]:
 def _size(value: Any) -> int:
     try:
         return len(orjson.dumps(value))
-    except orjson.JSONEncodeError:  # half surrogate pairs, and deep nesting
+    except orjson.JSONEncodeError:  # unpaired surrogates, or deep nesting
         return len(json.dumps(value))
 
 
 def _cut(body: dict[str, Any], field: str, size: int, limit: int, where: str = "") -> None:
-    body[TOO_LARGE] = f"{field} has {size} bytes as JSON{where}, and more than {limit} are refused: make it smaller"
+    body[TOO_LARGE] = f"{field} has {size} bytes as JSON{where}, but more than {limit} are refused: make it smaller"
 
 
 def trim_config_map(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A ConfigMap's identity, owners and record annotations, without its data."""
-    return {**_head(body), "metadata": _metadata(body["metadata"], CONFIG_MAP_ANNOTATIONS) | _edited(body["metadata"])}
+    metadata = _metadata(body["metadata"], CONFIG_MAP_ANNOTATIONS) | _edited(body["metadata"])
+    return {**_fields(body, *TYPE), "metadata": metadata}
 
 
 def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A pod's identity and owners, the worker's ports, the kinds of its init containers, the volume of retry policies,
-    its state, and who has changed its containers."""
     spec = body.get("spec") or {}
     edited = body["metadata"].get(EDITED) or changed_by(body["metadata"])
     return {
-        **_head(body),
+        **_fields(body, *TYPE),
         "metadata": _metadata(body["metadata"], POD_ANNOTATIONS) | ({EDITED: edited} if edited else {}),
         "spec": {
             "containers": [
@@ -117,19 +115,18 @@ def trim_pod(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A StatefulSet's identity, owners, revisions and counts, its workers' image and their volume of retry policies."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
     metadata = _metadata(body["metadata"], STATEFUL_SET_ANNOTATIONS) | _fields(body["metadata"], "generation")
     metadata |= _edited(body["metadata"])
     known = labels.annotation_of(body, labels.KNOWN_ANNOTATION)
     if known is not None:
-        # Cut short it would be no JSON and name no revision: empty has the same effect in less memory.
+        # A shortened annotation would not be JSON and would name no revision. An empty string has the same effect.
         metadata["annotations"][labels.KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
     pods = (spec.get("template") or {}).get("spec") or {}
     workers = [each for each in pods.get("containers") or () if each.get("name") == labels.CONTAINER]
     kept_pods = {"containers": _each(workers, "name", "image"), "volumes": _retry_volumes(pods)}
     return {
-        **_head(body),
+        **_fields(body, *TYPE),
         "metadata": metadata,
         "spec": {**_fields(spec, "replicas"), "template": {"spec": kept_pods}},
         "status": _fields(status, "observedGeneration", "currentRevision", "updateRevision", *REPLICA_COUNTS),
@@ -137,26 +134,19 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trim_job(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A Job's identity, owners, rate, suspension and conditions."""
     spec, status = body.get("spec") or {}, body.get("status") or {}
+    metadata = _metadata(body["metadata"], JOB_ANNOTATIONS) | _fields(body["metadata"], "generation")
     return {
-        **_head(body),
-        "metadata": {
-            **_metadata(body["metadata"], JOB_ANNOTATIONS),
-            **_fields(body["metadata"], "generation"),
-            **_edited(body["metadata"]),
-        },
+        **_fields(body, *TYPE),
+        "metadata": metadata | _edited(body["metadata"]),
         "spec": _fields(spec, "suspend"),
         "status": {"conditions": _each(status.get("conditions"), "type", "status", "reason", "message")},
     }
 
 
 def _retry_volumes(pod_spec: Mapping[str, Any]) -> list[dict[str, str]]:
-    return (
-        [{"name": labels.RETRY_VOLUME}]
-        if any(v["name"] == labels.RETRY_VOLUME for v in pod_spec.get("volumes") or ())
-        else []
-    )
+    mounted = any(volume["name"] == labels.RETRY_VOLUME for volume in pod_spec.get("volumes") or ())
+    return [{"name": labels.RETRY_VOLUME}] if mounted else []
 
 
 def _pod_status(status: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,13 +176,9 @@ def _state(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _head(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {"apiVersion": body["apiVersion"], "kind": body["kind"]}
-
-
 def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict[str, Any]:
     kept = _fields(metadata, *IDENTITY)
-    # Both are compared to detect changes, so they are present even where they are empty.
+    # Labels and annotations are compared to detect changes, so both are present even if they are empty.
     kept["labels"] = _fields(metadata.get("labels") or {}, *LABELS)
     kept["annotations"] = _fields(metadata.get("annotations") or {}, *annotations)
     if metadata.get("ownerReferences"):
@@ -201,8 +187,7 @@ def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict
 
 
 def _edited(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Marks on an object in which others have set fields, and on one in which ours were not all set by an apply; an
-    object that is trimmed already keeps them."""
+    """The markers `EDITED` and `WRITTEN` (see `drift`). An object that is already trimmed keeps its markers."""
     edited = {EDITED: True} if metadata.get(EDITED) or others_fields(metadata) else {}
     return edited | ({WRITTEN: True} if has_written(metadata) else {})
 
@@ -212,9 +197,6 @@ def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[
 
 
 def _fields(body: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """These fields, long texts cut to their end: a worker's report is the last line of its message."""
-    return {key: _short(body[key]) for key in keys if key in body}
-
-
-def _short(value: Any) -> Any:
-    return value[-TEXT_CHARACTERS_MAX:] if isinstance(value, str) else value
+    """Copy the named fields. Of a long string, the end is kept: the last line of a message is a worker's report."""
+    kept = {key: body[key] for key in keys if key in body}
+    return {key: value[-TEXT_CHARACTERS_MAX:] if isinstance(value, str) else value for key, value in kept.items()}

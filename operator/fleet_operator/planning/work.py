@@ -1,16 +1,13 @@
-"""The work of one worker, as it reports it: how busy it is, and what it has in hand."""
-
-from __future__ import annotations
+"""One worker's report about its work: how busy the worker is, and the records that its handler is processing."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
 class RecordInHand(NamedTuple):
-    """A record that a handler has had for a second or longer; of a batch the first. `since` in epoch seconds.
-
-    Its partition goes on once the handler returns. After the handler's time-out the report names it as stuck, too.
-    """
+    """A record that a handler has been processing for at least a second; of a batch, the first record. Its partition
+    continues once the handler returns. After the handler's timeout, the worker also reports the record as stuck.
+    `since`: epoch seconds."""
 
     topic: str
     partition: int
@@ -20,12 +17,9 @@ class RecordInHand(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkObservation:
-    """Sums since a worker's process began, and what it has in hand; two reports of one process make a rate.
-
-    `busy_seconds` is the time for which calls of the handler were under way, divided by `slots`, the calls that may be:
-    with all slots in use it grows by one second in each. `records` have come to their end, whatever became of them.
-    `in_hand` has the oldest first.
-    """
+    """Totals since a worker's process started; two reports of one process give a rate. `busy_seconds`: total duration
+    of handler calls divided by `slots`, the number of calls that may run at once; while all slots are in use, this
+    grows by a second per second. `records`: completed records, whatever their outcome. `in_hand`: oldest first."""
 
     busy_seconds: float
     records: int

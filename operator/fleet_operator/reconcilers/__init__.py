@@ -1,5 +1,5 @@
-"""One reconciler for each kind: gather what is, let the planners decide, act, write status.
+"""One reconciler per kind. A reconcile gathers facts, lets `planning` decide, acts, and writes the status.
 
-Each is level-based: it looks at what is and never depends on having seen an event, so that the operator may be killed
-between any two calls and go on from there. Nothing here decides by itself what a fleet should look like.
+Each reconciler is level-based: it reads the present state and needs no event, so the operator may be killed between any
+two calls.
 """

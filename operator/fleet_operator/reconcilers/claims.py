@@ -1,14 +1,12 @@
-"""Ownership when several ConsumerGroups claim one Kafka group, as `planning.claims` decides it.
+"""Finds the rivals of a ConsumerGroup: other ConsumerGroups that claim the same Kafka group.
 
-They may be in one namespace or in two, and use one KafkaCluster or two. All that Kafka keeps for a group (commits,
-retry topics) belongs to the owner of the group.
+`planning.claims` decides which of them owns the Kafka group. Rivals may be in different namespaces and refer to
+different KafkaClusters. Only the owner uses what Kafka stores for the group: its commits and its retry topics.
 
-Anybody may write any number of objects for one Kafka group, each as large as a spec may be, and each reconcile of any
-of them looks for its rivals. So rivals are found by summaries in the cache, and of those in one namespace that have no
-workers only the strongest is looked at.
+Anybody may create any number of large objects for one Kafka group, and each reconcile of such an object searches for
+rivals. Therefore the search reads only cached summaries. Of the rivals without workers that share a namespace, a
+KafkaCluster and a Kafka group, it compares only the strongest.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -19,7 +17,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, main_group_of, policy_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, POD, STATEFUL_SET, JsonObject
-from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, older_owner
+from fleet_operator.planning.claims import Claim, Use, inherits, may_inherit, owns_before
 from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.objects import has_owner
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, RetryObservation
@@ -29,14 +27,12 @@ from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
 
 ASKED_SECONDS: Final = 300.0
-"""Time of good observations after which every group of a KafkaCluster has been observed, also after a restart."""
+"""Seconds that a restarted operator's observer needs to query every group of its KafkaCluster, if its polls succeed."""
 
 
 class Claimant(NamedTuple):
-    """The facts of a ConsumerGroup that its claims rest on.
-
-    `groups` are the Kafka groups that it needs for itself: its own, and with retries that of its retry workers.
-    """
+    """The facts that determine a ConsumerGroup's claims. `groups`: the Kafka groups that it needs, which are its main
+    group and, with retries, the group of its retry workers."""
 
     uid: str
     created_at: str
@@ -48,7 +44,7 @@ class Claimant(NamedTuple):
 
 
 def claimant_of(body: JsonObject) -> Claimant | None:
-    """The summary of a ConsumerGroup; None for a spec that the CRD refuses, which its reconcile reports."""
+    """Summarize a ConsumerGroup. Return None if its spec is invalid, which the group's own reconcile reports."""
     metadata = body["metadata"]
     try:
         group_id = group_id_of(body)
@@ -66,13 +62,13 @@ def claimant_of(body: JsonObject) -> Claimant | None:
 
 
 def had_retries(state: JsonObject) -> bool:
-    """The summary of an OperatorState: True for that of a ConsumerGroup that published retry policies."""
+    """True if a ConsumerGroup's OperatorState shows that the group has published retry policies, now or earlier."""
     retries = (state.get("data") or {}).get("retries")
     return isinstance(retries, dict) and retries.get("published_at") is not None
 
 
 def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
-    """A claimant with the retry group that it has since it had retries."""
+    """If a ConsumerGroup had retries earlier, add its retry group to the groups that it claims."""
     retry_group = naming.retry_group(claimant.group_id)
     state = (key[0], state_name(CONSUMER_GROUP, key[1]))
     if retry_group in claimant.groups or not context.store.cache(OPERATOR_STATE).summary_of(state):
@@ -82,13 +78,13 @@ def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """The claims of others that matter to an object.
+    """Claims of other ConsumerGroups that affect one ConsumerGroup.
 
-    - `older`: that of the object which owns one of the same Kafka groups, if another one does. A group with retries
-      needs two: its own, and that of its retry workers.
-    - `heir`: the strongest other claim, also when this object's own is stronger: when it goes, that one takes over what
-      is kept in Kafka.
-    - `unsure`: there may be an heir whose right has not been asked for yet.
+    - `older`: the strongest claim that takes precedence over this object's claim on one of its Kafka groups: its main
+      group or, with retries, the group of its retry workers.
+    - `heir`: the strongest claim that may take over the Kafka group, even if this object's claim is stronger. When this
+      object is deleted, the heir takes over the commits and topics in Kafka.
+    - `unsure`: another object could be the heir, but it is not known yet whether its credentials may join the group.
     """
 
     older: Claim | None = None
@@ -100,7 +96,7 @@ NO_RIVALS: Final = Rivals()
 
 
 def find_rivals(context: Context, body: JsonObject) -> Rivals:
-    """The rivals of a ConsumerGroup, by the caches and the newest observations."""
+    """Find the rivals of a ConsumerGroup from the caches and the newest observations."""
     found = claimant_of(body)
     if found is None:
         return NO_RIVALS
@@ -111,8 +107,8 @@ def find_rivals(context: Context, body: JsonObject) -> Rivals:
         if shared not in own:
             own[shared] = claims.make(key_of(body), mine, shared)
         theirs = claims.make(key, other, shared)
-        if (owner := older_owner(own[shared], [theirs])) is not None:
-            older.append(owner)
+        if owns_before(own[shared], theirs):
+            older.append(theirs)
         if inherits(own[shared], theirs):
             heirs.append(theirs)
         unsure = unsure or may_inherit(own[shared], theirs)
@@ -124,51 +120,44 @@ def _strongest(claims: Iterable[Claim]) -> Claim | None:
 
 
 def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, Claimant, str]]:
-    """Other living objects with a Kafka group that they share with this one, be it on another cluster."""
-    groups = context.store.cache(CONSUMER_GROUP)
+    """Yield each rival that is not being deleted, and the Kafka group id shared with it; KafkaClusters may differ."""
+    groups, fleets, pods = (context.store.cache(kind) for kind in (CONSUMER_GROUP, STATEFUL_SET, POD))
     idle: dict[tuple[str, Key, str], tuple[bool, str, Key, Claimant]] = {}
-    # Whoever shares one of them has the same group id, has ours for its retry group, or is called like our retry group.
+    # A rival claims our main group or our retry group, or our main group is its retry group.
     for group_id in sorted({*mine.groups, main_group_of(mine.group_id)}):
         for key, other in groups.summaries_having(group_id):
             if key == own or other is None or other.deleting:
                 continue
             other = _with_past(context, key, other)
-            works = _has_children(context, key)
+            works = pods.has_any(key) or any((key[0], part.child(key[1])) in fleets for part in (MAIN, RETRY))
             for shared in (each for each in mine.groups if each in other.groups):
                 if works:
                     yield key, other, shared
                     continue
-                place, standing = (key[0], other.cluster, shared), (other.suspended, other.created_at, key, other)
-                if place not in idle or standing < idle[place]:
-                    idle[place] = standing
+                place, rank = (key[0], other.cluster, shared), (other.suspended, other.created_at, key, other)
+                if place not in idle or rank < idle[place]:
+                    idle[place] = rank
     for (_, _, shared), (_, _, key, other) in sorted(idle.items()):
         yield key, other, shared
 
 
-def _has_children(context: Context, key: Key) -> bool:
-    """True if there are objects that may be the workers of a ConsumerGroup."""
-    stateful_sets = context.store.cache(STATEFUL_SET)
-    found = any((key[0], part.child(key[1])) in stateful_sets for part in (MAIN, RETRY))
-    return found or context.store.cache(POD).has_any(key)
-
-
 class _Claims:
-    """Claims, of which many may be on one KafkaCluster."""
+    """Builds claims; reads each KafkaCluster at most once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._clusters: dict[Key, tuple[ClusterIdentity, ClusterObservation | None]] = {}
 
     def make(self, key: Key, claimant: Claimant, group_id: str) -> Claim:
-        """The claim of an object on a group; two KafkaCluster objects for one Kafka cluster are the same once their
-        cluster id is known.
+        """Build the claim of a ConsumerGroup on a Kafka group.
 
-        A cluster that does not answer us is still the one that it was when it did: its state says which, and also
-        where another one answers by now.
+        Two KafkaCluster objects for one Kafka cluster count as the same cluster once the cluster id is known. The id
+        comes from the stored state of the KafkaCluster, even while the brokers do not answer or another Kafka cluster
+        answers at their addresses.
         """
         identity, seen = self._cluster(claimant.cluster)
         known = identity.cluster_id
-        noted = not known or identity.answered is not None
+        consistent = not known or identity.answered is not None
         group = _observed(seen, claimant, group_id)
         return Claim(
             cluster=known or (seen.cluster_id if seen else None) or "/".join(claimant.cluster),
@@ -176,7 +165,7 @@ class _Claims:
             created_at=claimant.created_at,
             namespace=key[0],
             name=key[1],
-            answered=frozenset({*(seen.answered if seen else ()), *(identity.answered or ())}) if noted else None,
+            answered=frozenset({*(seen.answered if seen else ()), *(identity.answered or ())}) if consistent else None,
             use=self._use(key, claimant),
             may_read=group.may_read if group is not None else None,
             coordinator=_coordinator(seen, group),
@@ -185,20 +174,19 @@ class _Claims:
         )
 
     def _cluster(self, key: Key) -> tuple[ClusterIdentity, ClusterObservation | None]:
-        """The identity of a KafkaCluster, and its newest observation."""
         if key not in self._clusters:
             body, identity = self._context.store.get(KAFKA_CLUSTER, key), ClusterIdentity()
             if body is not None:
-                with suppress(UnreadableStateError):  # its own reconcile reports it in a condition
+                with suppress(UnreadableStateError):  # the KafkaCluster's own reconcile reports the error
                     identity = self._context.states.read(body, ClusterIdentity)
             self._clusters[key] = identity, self._context.observers.latest(key)
         return self._clusters[key]
 
     def _use(self, key: Key, claimant: Claimant) -> Use:
-        """The use that an object makes of its Kafka groups, as its StatefulSets and pods show it.
+        """Determine from a ConsumerGroup's StatefulSets and pods how it uses its Kafka groups.
 
-        A StatefulSet that does not belong to this very object shows nothing, nor do its pods: anybody may have applied
-        it. Pods of one that is gone count: an object that was made again finds those of its former fleet.
+        A StatefulSet of another owner does not count, nor do its pods, because anybody may have applied it. Pods whose
+        StatefulSet no longer exists count, because they may belong to the former fleet of a recreated object.
         """
         store, (namespace, name) = self._context.store, key
         names = {part.child(name) for part in (MAIN, RETRY)}
@@ -220,20 +208,21 @@ class _Claims:
 def _observed(
     seen: ClusterObservation | None, claimant: Claimant, group_id: str
 ) -> GroupObservation | RetryObservation | None:
-    """The observation of a claimed group: the claimant's own one, or that of its retry workers."""
+    """The observation of the group `group_id`, which is the claimant's main group or the group of its retry workers;
+    None if the group was not observed."""
     group = seen.groups.get(claimant.group_id) if seen is not None else None
     return group if group is None or group_id == group.group_id else group.retry
 
 
 def _coordinator(seen: ClusterObservation | None, group: GroupObservation | RetryObservation | None) -> str:
-    """The address of the broker that told what is known of a group; empty while unknown."""
+    """The address of the coordinator that reported the group's observation; empty while unknown."""
     if seen is None or group is None:
         return ""
     return next((f"{each.host}:{each.port}" for each in seen.brokers if each.id == group.coordinator_id), "")
 
 
 def _had_time(seen: ClusterObservation | None) -> bool:
-    """True if a group that is missing from the observations is so for a reason of its own."""
+    """True if the observer had time to query every group, or if its cluster is confirmed to be unreachable."""
     if seen is None or not seen.reachable:
-        return seen is not None and not seen.doubtful
+        return seen is not None and not seen.unconfirmed
     return seen.reachable_since is not None and seen.observed_at - seen.reachable_since >= ASKED_SECONDS

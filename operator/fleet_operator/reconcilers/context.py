@@ -1,6 +1,4 @@
-"""Collaborators of the reconcilers, their children in the cluster, and the end of every reconcile."""
-
-from __future__ import annotations
+"""Shared by all reconcilers: their collaborators, access to children, finalizers, and the publishing of a status."""
 
 import random
 from collections.abc import Callable, Coroutine
@@ -10,21 +8,23 @@ from typing import Any, Final
 
 from fleet_consumer.clock import Clock
 from fleet_consumer.net import KafkaError, NetError
-from fleet_operator.api.v1alpha1 import ConsumerGroup
+from fleet_operator.api.v1alpha1 import ConsumerGroup, conditions
 from fleet_operator.api.v1alpha1.model import ADOPT_ANNOTATION
 from fleet_operator.clients.kinds import JsonObject, Kind, identity, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeError, KubeNotFoundError
+from fleet_operator.observe.aggregation import reason_of
 from fleet_operator.observe.observer import ObserverStoppedError
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.pod_template import leave_users_to_platform
 from fleet_operator.planning.labels import FINALIZER
 from fleet_operator.planning.objects import has_owner, is_adoptable
+from fleet_operator.planning.problem import Problem
 from fleet_operator.reconcilers.states import States
-from fleet_operator.reconcilers.transitions import turns
+from fleet_operator.reconcilers.transitions import find_transitions
 from fleet_operator.reconcilers.worker_watch import WorkerWatch
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.dispatcher import Queues
-from fleet_operator.runtime.events import EventRecorder, News
+from fleet_operator.runtime.events import Event, EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
 from fleet_operator.runtime.status_writer import StatusWriter
@@ -35,21 +35,31 @@ URGENT_FIELDS: Final = (
     *("revision", "state", "replicas", "readyReplicas", "updatedReplicas", "targetReplicas", "memberCount", "offsets"),
     *("phase", "attempts", "applicationUid", "lastEnded"),
 )
-"""Fields of our statuses that somebody waits for, or that a machine acts on."""
-
+"""Status fields that users wait for or programs act on; a change of one of these fields is written at once."""
 
 FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, TimeoutError)
-"""Errors that end a piece of work in the background; the next one starts from the beginning."""
+"""Errors that end an attempt of background work; the next attempt starts from the beginning."""
+
+
+def problem_of(failure: BaseException) -> Problem:
+    """The problem to report for an action in Kafka that failed, or was cancelled because it took too long."""
+    reason = str(getattr(failure, "reason", conditions.BROKER_UNREACHABLE))
+    reason = reason_of(failure.code) if isinstance(failure, KafkaError) else reason
+    return Problem(reason, str(failure) or "the brokers did not answer in time")
+
+
 CONFLICT_SECONDS: Final = 1.0
-"""Pause before another reconcile of an object whose status could not be written, because it had changed."""
+"""Pause in seconds before the next reconcile of an object whose status write failed with a conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The collaborators of the reconcilers; one for the whole operator. `ending` closes what they have opened.
+    """The collaborators of the reconcilers; one instance per operator.
 
-    `moved` takes functions that are called with a group whose offsets have moved, and say whether it is to be
-    reconciled; `beside` takes work that goes on next to the reconciles and never returns.
+    - `moved`: functions that are called with a group whose offsets changed, and return True if the group must be
+      reconciled.
+    - `background_tasks`: coroutine functions that run concurrently with reconciles and never return.
+    - `ending`: exit stack that closes what the reconcilers have opened.
     """
 
     settings: Settings
@@ -63,7 +73,7 @@ class Context:
     workers: WorkerWatch
     queues: Queues
     moved: list[Callable[[Key], bool]] = field(default_factory=list)
-    beside: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    background_tasks: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
     ending: AsyncExitStack = field(default_factory=AsyncExitStack)
     chance: random.Random = field(default_factory=random.Random)
 
@@ -71,53 +81,50 @@ class Context:
         return leave_users_to_platform(group) if self.settings.platform_assigns_users else group
 
     def resync(self) -> float:
-        """Seconds until an object is reconciled again without an event; spread, or all would be due at once."""
+        """Seconds until an object is reconciled again without an event: 75 to 100 % of the setting, at random, so that
+        objects are not all due at once."""
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
 
 
 async def publish(context: Context, body: JsonObject, status: JsonObject, *, settling: bool = False) -> float | None:
-    """Write a status and record Events about its turns; returns the seconds until the next visit of the object.
+    """Write a status and record Events about its transitions.
 
-    `settling`: other changes are about to follow.
-
-    Raises KubeError. An object that was deleted meanwhile is no error, and None is returned. Nor is one that somebody
-    has changed meanwhile: it is reconciled again, from what is read now.
+    Returns the seconds until the object's next reconcile: CONFLICT_SECONDS if another client has changed the object
+    meanwhile, None if the object no longer exists. `settling`: more changes of the status are about to follow, so an
+    urgent change waits for them briefly. Raises KubeErrors other than KubeNotFoundError and KubeConflictError.
     """
     before = body.get("status") or {}
     try:
         deferred = await context.statuses.write(body, status, settling=settling)
-    except (KubeNotFoundError, KubeConflictError):  # changed, gone, or a namesake has taken its place
-        found = await context.store.refresh(kind_of(body), key_of(body))
-        same = found is not None and found["metadata"]["uid"] == body["metadata"]["uid"]
-        return CONFLICT_SECONDS if same else None
+    except (KubeNotFoundError, KubeConflictError):  # the object was changed, deleted, or replaced by a namesake
+        return CONFLICT_SECONDS if await context.store.read_again(body) is not None else None
     if deferred is None:
-        for turn in turns(before, status):
-            context.events.record(News(body, turn.type, turn.reason, turn.note))
+        for each in find_transitions(before, status):
+            context.events.record(Event(body, each.type, each.reason, each.note))
     resync = context.resync()
     return resync if deferred is None else min(deferred, resync)
 
 
 class ForeignObjectError(Exception):
-    """Somebody else's object has the name of one of our children."""
+    """An object with another owner has the name of a child that the operator wants to write."""
 
     def __init__(self, child: JsonObject, owner: JsonObject, found: JsonObject) -> None:
         kind, name = owner["kind"], child["metadata"]["name"]
         remedy = f"remove it, or create the {kind} under another name"
         if is_adoptable(found, owner):
             remedy = (
-                "it is of a former one of the same name. If that was deleted just now, it goes by itself; to take over "
-                f'its fleet, set the annotation {ADOPT_ANNOTATION}: "true"; otherwise remove it'
+                f"its owner is a former {kind} of the same name. If that owner has just been deleted, Kubernetes will "
+                "delete the object soon; to take over the former fleet, set the annotation "
+                f'{ADOPT_ANNOTATION}: "true"; otherwise remove the object'
             )
         super().__init__(f"{child['kind']} `{name}` exists and does not belong to this {kind}: {remedy}")
 
 
 async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
-    """Apply a child: over the one that is there and ours, else under a name that is free, for an owner that lives.
+    """Apply a child: update the owner's existing child, or create it if its name is free and the owner still exists.
 
-    Returns the names of those whose changes were put back.
-
-    Raises ForeignObjectError, and KubeError: KubeConflictError where the caches had not shown what is there, so that
-    the object is reconciled again.
+    Returns the names of the field managers whose changes were reverted. Raises ForeignObjectError and KubeError; among
+    these KubeConflictError if the child exists but was not in the cache, so that the owner is reconciled again.
     """
     if store.in_place(child):
         return ""
@@ -136,10 +143,8 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str
 
 
 async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
-    """Create a child that is new, or apply it if it is there; returns what `apply_owned` does, and raises the same.
-
-    An apply would have to be preceded by a read, for it would take over somebody else's object of this name.
-    """
+    """Create a child, or apply it if it exists; returns and raises the same as `apply_owned`. The create comes first
+    because it needs no read. An apply without a read could take over another owner's object of this name."""
     if store.in_place(child):
         return ""
     kind, key = kind_of(child), key_of(child)
@@ -148,30 +153,34 @@ async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> st
         try:
             await store.create(child)
         except KubeConflictError:
-            pass  # made before, or somebody else's: seen below
+            pass  # the object exists; `apply_owned` finds out whether it is ours
         else:
             return ""
     return await apply_owned(store, owner, child)
 
 
 async def require_living(store: Store, owner: JsonObject) -> None:
-    """Make sure that an owner lives before its first child is created. Raises KubeError."""
+    """Check that an owner still exists before its first child is created. Raises KubeConflictError if the owner does
+    not exist, and other KubeErrors."""
     if not await store.is_living(owner):
-        raise KubeConflictError(f"{owner['kind']} `{owner['metadata']['name']}` is gone: nothing is created for it")
+        raise KubeConflictError(
+            f"{owner['kind']} `{owner['metadata']['name']}` no longer exists: nothing is created for it"
+        )
 
 
 async def require_ours(store: Store, owner: JsonObject, child: JsonObject) -> None:
-    """Make sure, live, that a child's name is free or ours. Raises ForeignObjectError and KubeError."""
+    """Check live that no object of another owner has a child's name. Raises ForeignObjectError and KubeError."""
     found = await store.kube.get(kind_of(child), *key_of(child))
     if found is not None and not is_owned_by(found, owner):
         raise ForeignObjectError(child, owner, found)
 
 
 async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
-    """A child of a watched kind, or None. Raises KubeError.
+    """Find a child of a watched kind; returns None if it does not exist. Raises KubeError.
 
-    A child that the cache lacks is read live, once until something is seen of it: a watch loses sight of an object
-    whose label is gone, and a fleet that is taken for absent would be created again, and smaller.
+    If the cache lacks a child, the child is read live, because the watch loses an object whose label was removed. A
+    fleet that is wrongly considered absent would be created again, with fewer workers. A child that the live read does
+    not find is not read again until the watch reports it.
     """
     key = (owner["metadata"]["namespace"], name)
     seen, cache = store.get(kind, key), store.cache(kind)
@@ -181,7 +190,7 @@ async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
         return None
     seen = await store.kube.get(kind, *key)
     if seen is None:
-        cache.note_absent(key)
+        cache.record_absent(key)
     if seen is None or not is_owned_by(seen, owner):
         return None
     store.learn(kind, seen)
@@ -189,7 +198,7 @@ async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
 
 
 async def read_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
-    """A child with its content, where the cache keeps less than the whole. Raises KubeError."""
+    """Read a child with its full content, which caches trim; returns None if it does not exist. Raises KubeError."""
     found = await find_child(store, owner, kind, name)
     whole = await store.content(kind, key_of(found)) if found is not None else None
     return whole if whole is not None and is_owned_by(whole, owner) else None
@@ -202,7 +211,7 @@ async def read_live(store: Store, owner: JsonObject, kind: Kind, name: str) -> J
 
 
 def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
-    """True if an object belongs to this very owner, and not to a deleted namesake of it."""
+    """True if an object belongs to this owner, not to a deleted namesake of this owner."""
     return has_owner(child, owner["metadata"]["uid"])
 
 
@@ -211,13 +220,13 @@ def has_finalizer(body: JsonObject, finalizer: str = FINALIZER) -> bool:
 
 
 async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wanted: bool) -> None:
-    """Set or remove a finalizer of a user's object, also where others own it as well. Raises KubeError.
+    """Set or remove a finalizer of a user's object, even if other field managers own the field too. Raises KubeError.
 
-    An apply without it gives up only the operator's own share. The creator of an object from an exported manifest owns
-    it too, and it would never go.
+    An apply without the finalizer would not remove it; it would only give up the operator's ownership of the field. A
+    user who created the object from an exported manifest owns the field too, so the object could never be deleted.
     """
     kind, uid = kind_of(body), body["metadata"]["uid"]
-    found = await store.kube.get(kind, *key_of(body))  # with the finalizers of others, which caches leave out
+    found = await store.kube.get(kind, *key_of(body))  # read live, because caches leave out the finalizers of others
     if found is None or found["metadata"]["uid"] != uid or has_finalizer(found, finalizer) == wanted:
         return
     patch = identity(found)
@@ -226,32 +235,30 @@ async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wante
         del patch["metadata"]["resourceVersion"]
         stored = await store.kube.apply(patch)
     else:
-        # Conditional on the version: others may change finalizers between the read and this write.
+        # The write has the resourceVersion that was read, because others may change finalizers between read and write.
         patch["metadata"]["finalizers"] = [each for each in found["metadata"]["finalizers"] if each != finalizer]
         stored = await store.kube.merge(patch)
     store.learn(kind, stored)
 
 
-FIRST_LOOK_SECONDS: Final = 60.0
-"""The longest wait of an object that has a status."""
+FIRST_OBSERVATION_SECONDS: Final = 60.0
+"""Longest time in seconds that an object with a status waits for its first observation by this process."""
 
 
 @dataclass(slots=True)
-class FirstLook:
-    """The wait of one object for the first look of this process at what it describes.
-
-    After a restart it would be shown as unknown, and a moment later as before.
-    """
+class FirstObservation:
+    """The wait of one object for its first observation by this process. Without the wait, the object's status would
+    show it as unknown for a moment after each restart of the operator."""
 
     clock: Clock
     since: float | None = None
-    """Begin of the wait, monotonic seconds."""
+    """Start of the wait, monotonic seconds."""
 
     def awaits(self, *, coming: bool) -> bool:
-        """True while a look that is `coming` is worth waiting for; one that was made, or never will be, is not."""
+        """True while the object must wait, at most FIRST_OBSERVATION_SECONDS. `coming`: an observation is expected."""
         if not coming:
             self.since = None
             return False
         now = self.clock.monotonic()
         self.since = now if self.since is None else self.since
-        return now - self.since < FIRST_LOOK_SECONDS
+        return now - self.since < FIRST_OBSERVATION_SECONDS

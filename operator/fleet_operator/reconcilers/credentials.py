@@ -1,17 +1,13 @@
-"""Secrets of a KafkaCluster: read by name, only when labelled for it, never listed and never shown.
+"""Reads the Secrets of a KafkaCluster by name. Secrets are never listed, and their content is never shown.
 
-Without the label, anybody who may create a KafkaCluster could have any Secret of the namespace sent to their own
-broker.
-
-PEM texts are checked by OpenSSL itself, as whoever connects will read them. That blocks, and a key needs a file, so it
-is done on a thread. The texts are at most as large as a Secret, 1 MiB.
+A Secret must have a label that allows this use. Otherwise anybody who may create a KafkaCluster could have any Secret
+of the namespace sent to their own broker. OpenSSL checks PEM strings (at most 1 MiB, the limit of a Secret) in a
+thread, because the check blocks and needs the private key in a file.
+Decision: docs/decisions/0035-credentials-of-others.md.
 """
-
-from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ssl
 import tempfile
 from dataclasses import dataclass
@@ -25,14 +21,14 @@ from fleet_operator.api.v1alpha1.kafkacluster import CA_KEY, CaSecretReference, 
 from fleet_operator.api.v1alpha1.model import ALLOWED_ADDRESSES_ANNOTATION, CREDENTIALS_LABEL
 from fleet_operator.clients.kinds import SECRET, JsonObject
 from fleet_operator.clients.kube import KubeClient, KubeForbiddenError
-from fleet_operator.observe.interests import ObserverSettings, TlsMaterial
+from fleet_operator.observe.subscriptions import ObserverSettings, TlsMaterial
 from fleet_operator.planning.problem import Problem
 
-FORBIDDEN: Final = 403
+UNREADABLE: Final = "no PEM certificate can be read from it"
 
 
 class UnusableSecretError(Exception):
-    """A Secret that a KafkaCluster refers to cannot be used; `problem` is for its condition."""
+    """A Secret that a KafkaCluster refers to cannot be used; the KafkaCluster's condition reports `problem`."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
@@ -45,13 +41,13 @@ class SecretReader:
     namespace: str
 
     async def observer_settings(self, cluster: KafkaCluster) -> ObserverSettings:
-        """Settings of the connection to a cluster, with its secrets. Raises UnusableSecretError, KubeError or
-        ValueError."""
+        """Build a cluster's connection settings with its Secrets. Raises UnusableSecretError, KubeError, ValueError."""
         spec = cluster.spec
         tls = None if spec.tls is None else await self._material(spec.tls, cluster)
         sasl = None
         if spec.sasl is not None:
             sasl = self._login(spec.sasl, await self._read(spec.sasl.secret_ref.name, cluster))
+        parse_addresses(spec.bootstrap_servers)  # raises for invalid addresses, before a thread is started for them
         return ObserverSettings(
             bootstrap_servers=spec.bootstrap_servers,
             interval_seconds=float(spec.observe_interval_seconds),
@@ -72,14 +68,14 @@ class SecretReader:
             if fault is not None:
                 message = (
                     f"keys `{client.cert_key}` and `{client.key_key}` of secret `{client.name}` cannot be used as "
-                    f"certificate and private key ({fault}): both must be PEM, and the key must fit and have no "
-                    "passphrase"
+                    f"certificate and private key ({fault}): both must be PEM, and the key must match the certificate "
+                    "and have no passphrase"
                 )
                 raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
         return TlsMaterial(ca=ca, certificate=certificate, key=key)
 
     def _login(self, sasl: Sasl, secret: JsonObject) -> SaslSettings:
-        """Settings of the login. Raises ValueError for a token endpoint that cannot be used."""
+        """Build the SASL settings. Raises ValueError if the token endpoint cannot be used."""
         *named, proof = (self._text(secret, key) for key in sasl.secret_keys.values())
         name = sasl.identity if sasl.identity is not None else named[0]
         if sasl.oauth is None:
@@ -93,11 +89,11 @@ class SecretReader:
         try:
             secret = await self.kube.get(SECRET, self.namespace, name)
         except KubeForbiddenError as error:
-            if error.status != FORBIDDEN:
-                raise  # the API server does not know who asks: nothing of this KafkaCluster is the cause
+            if error.status != 403:
+                raise  # the API server did not authenticate the operator; this KafkaCluster is not the cause
             message = (
-                f"the operator may not read secret `{name}` in namespace `{self.namespace}`: grant it there, for "
-                f"example by naming the namespace in the chart's value secrets.namespaces ({error})"
+                f"the operator may not read secret `{name}` in namespace `{self.namespace}`: grant the permission "
+                f"there, for example by adding the namespace to the chart's value secrets.namespaces ({error})"
             )
             raise UnusableSecretError(Problem(conditions.SECRET_FORBIDDEN, message)) from error
         if secret is None:
@@ -111,23 +107,24 @@ class SecretReader:
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
         if others := _not_allowed(secret, cluster):
             message = (
-                f"secret `{name}` may not be sent to {', '.join(others)}: its annotation "
-                f"{ALLOWED_ADDRESSES_ANNOTATION} does not list that; correct the KafkaCluster, or have the Secret's "
-                "owner add the address"
+                f"secret `{name}` may not be sent to {', '.join(others)}, because its annotation "
+                f"{ALLOWED_ADDRESSES_ANNOTATION} does not allow it: correct the KafkaCluster, or ask the Secret's "
+                "owner to change the annotation"
             )
             raise UnusableSecretError(Problem(conditions.SECRET_NOT_LABELLED, message))
         return secret
 
     def _authorities(self, reference: CaSecretReference, secret: JsonObject) -> bytes:
-        """PEM texts of all chosen keys; of a pattern's the certificates, as workers read them. Blocks."""
+        """Read CA certificates as PEM, by the same rules as workers: the value of the chosen key, or all certificates
+        in keys that match the pattern. Blocks."""
         if reference.pattern is None:
             key = reference.key or CA_KEY
-            fault = authorities_fault(value := self._value(secret, key))
-            if fault is None:
+            value = self._value(secret, key)
+            if readable_certificates([value]):
                 return value
             message = (
-                f"key `{key}` of secret `{reference.name}` cannot be used as authorities ({fault}): it must be PEM "
-                "certificates"
+                f"key `{key}` of secret `{reference.name}` cannot be used as CA certificates ({UNREADABLE}): it must "
+                "contain PEM certificates"
             )
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
         keys = matching_files(secret.get("data") or {}, reference.pattern)
@@ -141,16 +138,11 @@ class SecretReader:
         return found.encode()
 
     def _value(self, secret: JsonObject, key: str) -> bytes:
-        name = secret["metadata"]["name"]
         encoded = (secret.get("data") or {}).get(key)
         if not encoded:
-            message = f"secret `{name}` lacks a value for key `{key}`: add it"
+            message = f"secret `{secret['metadata']['name']}` lacks a value for key `{key}`: add it"
             raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message))
-        try:
-            return base64.b64decode(encoded, validate=True)
-        except binascii.Error as error:  # the API server does not let this through
-            message = f"key `{key}` of secret `{name}` is not valid base64: replace its value"
-            raise UnusableSecretError(Problem(conditions.SECRET_INCOMPLETE, message)) from error
+        return base64.b64decode(encoded)
 
     def _text(self, secret: JsonObject, key: str) -> str:
         where = f"key `{key}` of secret `{secret['metadata']['name']}`"
@@ -166,7 +158,7 @@ class SecretReader:
 
 
 def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
-    """Addresses of the KafkaCluster for which the Secret is not meant."""
+    """Addresses in the KafkaCluster's spec that the Secret's annotation does not allow."""
     allowed = secret["metadata"].get("annotations", {}).get(ALLOWED_ADDRESSES_ANNOTATION)
     if allowed is None:
         return []
@@ -177,17 +169,12 @@ def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
     return [address for address in asked if address not in listed]
 
 
-def authorities_fault(pem: bytes) -> str | None:
-    """The reason why no authority can be read from a text; None if one can."""
-    return None if readable_certificates([pem]) else "no certificate in it can be read"
-
-
 def pair_fault(certificate: bytes, key: bytes) -> str | None:
-    """The reason why a client's certificate and private key cannot be used together; None if they can."""
+    """The reason why a certificate and a private key cannot be used together; None if they can."""
     found = "".join(certificates([certificate]))
     if not found:
-        return "no certificate in it can be read"
-    with tempfile.NamedTemporaryFile(prefix="fleet-key-") as file:  # only we can read it
+        return UNREADABLE
+    with tempfile.NamedTemporaryFile(prefix="fleet-key-") as file:  # only this user can read the file
         file.write(key)
         file.flush()
         try:

@@ -1,29 +1,25 @@
-"""OffsetResets: what is gathered for one, its steps in Kafka, and the holds on fleets. `reconcilers.run` has the
-reconcile itself.
+"""Reconciles OffsetResets: gathers facts, carries out steps in Kafka, and determines the fleets whose workers a reset
+keeps stopped.
 
-The steps run in the background. What one of them found is kept in the process only: the next one takes it again.
+`reconcilers.run` has the reconcile that all runs share. Steps run in the background. Their results are kept only in
+memory, so a new operator process repeats a step.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fleet_consumer.contract import naming
-from fleet_consumer.net import KafkaError
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster, OffsetReset, conditions
-from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, STATEFUL_SET, JsonObject
-from fleet_operator.observe.aggregation import reason_of
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.labels import RESET_FINALIZER
 from fleet_operator.planning.offsets.hold import Hold, hold_of
-from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, list_offsets, mark_of, read_record
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, list_offsets, marker_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.run import (
     OffsetResetDecision,
@@ -34,30 +30,28 @@ from fleet_operator.planning.offsets.run import (
 from fleet_operator.planning.offsets.targets import time_ms, topics_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
-from fleet_operator.planning.run import Ahead, ReferencedGroup, find_doubt, find_group_obstacle, no_group
+from fleet_operator.planning.run import Ahead, ReferencedGroup, find_group_obstacle, find_memory_gap, no_group
 from fleet_operator.planning.state.runs import RunState
 from fleet_operator.planning.topic_pattern import usable_pattern
-from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, set_finalizer
+from fleet_operator.reconcilers.context import Context, has_finalizer, is_owned_by, problem_of, set_finalizer
 from fleet_operator.reconcilers.references import read_group
-from fleet_operator.reconcilers.run import RunChildren
+from fleet_operator.reconcilers.run import RunChildren, RunKind
 from fleet_operator.reconcilers.run_memory import RunSummary, find_entry, runs_of
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import Key, key_of
-from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, News
+from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, Event
 
 log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 60.0
-"""Time for which offsets that were read may be decided upon."""
+"""Largest age in seconds of offsets read from Kafka that a decision may use."""
 ANSWER_SECONDS: Final = 60.0
 MOVES_MAX: Final = 20
-"""Most partitions that an Event shows."""
+"""Largest number of partitions that an Event lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResetStep:
-    """An OffsetReset, what it depends on, and the decision about it."""
-
     body: JsonObject
     facts: OffsetResetFacts
     decision: OffsetResetDecision
@@ -67,18 +61,19 @@ class OffsetResetStep:
     def children(self) -> RunChildren:
         raise AssertionError("an OffsetReset has no children")
 
-    def refused(self, problem: Problem) -> OffsetResetStep:
+    def refused(self, problem: Problem) -> Self:
         waits = replace(self.decision, reason=problem.reason, message=problem.message, step=None)
         return replace(self, decision=waits)
 
 
 @dataclass(slots=True)
 class ResetMemory:
-    """Knowledge of this process about one OffsetReset.
+    """Data that this process has about one OffsetReset.
 
-    - `finding`: the outcome of the last step, which began at `began` (monotonic seconds).
-    - `since`: the time of the first read in a phase; a process that begins counts again.
-    - `unsent`: this process has brought the reset to `Committing`, and no commit can have been made yet.
+    - `finding`: the result of the last step, which started at `began` (monotonic seconds).
+    - `since`: the time of the first read in the present phase (monotonic seconds); a new process measures from its own
+      first read.
+    - `unsent`: this process has moved the reset to `Committing`, and no commit can have been sent yet.
     """
 
     finding: Finding | None = None
@@ -88,30 +83,26 @@ class ResetMemory:
 
 
 @dataclass(slots=True)
-class OffsetResets:
-    """All OffsetResets, as a `RunKind`. Used on the event loop only."""
-
+class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
     context: Context
 
     kind = OFFSET_RESET
     model = OffsetReset
-    conditions = RUN_CONDITIONS
     finalizer = RESET_FINALIZER
     memory = ResetMemory
     remembered = ("phase", "partitions", "previous", "resolved", "note", "startedAt", "finishedAt")
-    counted: Final[tuple[str, ...]] = ()
 
     async def decided(
         self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset, *, live: bool
     ) -> OffsetResetStep:
         context, referenced = self.context, read_group(self.context, run.group_key)
         record, entry = read_record(context.states.read(body, RunState), run), find_entry(context, run)
-        remedy = "set spec.notAfter to a time in the future to have it done, or delete it"
+        remedy = "set spec.notAfter to a time in the future to run the OffsetReset, or delete it"
         facts = OffsetResetFacts(
             reset=run,
             of=self._reset_facts(run, referenced, session.memory),
             record=record,
-            doubt=find_doubt(run, referenced, remedy, begun=False),
+            memory_gap=find_memory_gap(run, referenced, remedy, begun=False),
             begun_before=entry is not None and record is None,
             ahead=self._ahead(body),
             group_gone=referenced.gone,
@@ -143,8 +134,8 @@ class OffsetResets:
         )
 
     def _finding(self, memory: ResetMemory) -> Finding | None:
-        """The outcome of the last step. What was read is forgotten after a while: Kafka goes on when something keeps
-        the reset from going on."""
+        """The result of the last step; None if there is none, or if its offsets were read more than READ_SECONDS ago,
+        because log end offsets keep changing."""
         found = memory.finding
         if found is None or found.read is None or self.context.clock.monotonic() - memory.began <= READ_SECONDS:
             return found
@@ -152,18 +143,18 @@ class OffsetResets:
         return None
 
     def _ahead(self, body: JsonObject) -> Ahead | None:
-        """The OffsetResets that go before this one: one that has stopped the workers, and the older ones."""
+        """The OffsetResets of the group that run before this one: first any that has already stopped the workers, then
+        older ones."""
         runs = runs_of(self.context, OFFSET_RESET, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
-        undone = [(run.name, known) for run, known in runs if _wants_turn(run, known)]
+        undone = [(run.name, known) for run, known in runs if _wants_to_run(run, known)]
         begun = [name for name, known in undone if hold_of(name, known, begun=True)]
         order, own = list(dict.fromkeys((*begun, *(name for name, _ in undone)))), key_of(body)[1]
-        return Ahead.of(order[: order.index(own)] if own in order else order)
+        return Ahead.from_names(order[: order.index(own)] if own in order else order)
 
     async def follow_up(self, session: RunSession[ResetMemory], step: OffsetResetStep) -> None:
-        """Begin the decided step in Kafka."""
         record = step.decision.record
         if step.decision.advanced:
-            # What was found in the phase before is over, and the group has to see the new one.
+            # Discard the result of the previous phase, and reconcile the group, because it depends on the new phase.
             session.start_over()
             session.memory.unsent = record.phase is ResetPhase.COMMITTING
             self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
@@ -192,17 +183,17 @@ class OffsetResets:
     def _commit(
         self, session: RunSession[ResetMemory], step: OffsetResetStep, group: ConsumerGroup, record: ResetRecord
     ) -> None:
-        memory, mark, wanted = session.memory, mark_of(step.facts.reset), record.offsets
+        memory, marker, wanted = session.memory, marker_of(step.facts.reset), record.offsets
 
         async def commit() -> Finding | None:
             if not await self._is_committing(step, record):
                 return None
-            # From here on a commit may be made, even if its answer is lost.
+            # From here on a commit may have been sent, even if its response is lost.
             unsent, memory.unsent = memory.unsent, False
 
             def run(admin: KafkaAdmin) -> Finding:
                 ids = record.topic_ids
-                done = admin.set_offsets(group.group_id, wanted, record.previous, mark=mark, topic_ids=ids)
+                done = admin.set_offsets(group.group_id, wanted, record.previous, marker=marker, topic_ids=ids)
                 after = {place: done.after[place] for place in wanted if place in done.after}
                 return Finding(
                     phase=record.phase,
@@ -219,8 +210,8 @@ class OffsetResets:
 
     async def _change(self, step: OffsetResetStep, run: Any) -> Finding:
         cluster, seen = step.referenced.cluster, step.referenced.seen
-        assert isinstance(cluster, KafkaCluster), "a reset without a cluster has an obstacle"
-        assert seen is not None, "a reset whose cluster was never seen has an obstacle"
+        assert isinstance(cluster, KafkaCluster), "no step runs without the KafkaCluster"
+        assert seen is not None, "no step runs before the Kafka cluster was observed"
         key = (cluster.metadata.namespace, cluster.metadata.name)
         found: Finding = await self.context.observers.change(key, seen.cluster_id, run)
         return found
@@ -228,7 +219,7 @@ class OffsetResets:
     def _ask(self, session: RunSession[ResetMemory], step: OffsetResetStep, record: ResetRecord, read: Any) -> None:
         memory, began = session.memory, self.context.clock.monotonic()
 
-        def take(found: Finding | None) -> None:
+        def keep(found: Finding | None) -> None:
             memory.finding, memory.began = found, began
             if found is None:
                 return
@@ -241,41 +232,38 @@ class OffsetResets:
                     "now": list_offsets(record.offsets),
                 }
                 log.info("offsets were reset", extra=fields)
-                self.context.events.record(News(step.body, "Normal", "OffsetsReset", describe_moves(record)))
+                self.context.events.record(Event(step.body, "Normal", "OffsetsReset", describe_moves(record)))
                 cluster = step.referenced.cluster
-                assert isinstance(cluster, KafkaCluster), "a step was taken there"
-                self.context.observers.look((cluster.metadata.namespace, cluster.metadata.name))
+                assert isinstance(cluster, KafkaCluster), "the step has run on this KafkaCluster"
+                self.context.observers.poll_soon((cluster.metadata.namespace, cluster.metadata.name))
 
         def fail(error: Exception) -> None:
-            found = getattr(error, "reason", conditions.BROKER_UNREACHABLE)
-            reason = reason_of(error.code) if isinstance(error, KafkaError) else str(found)
-            problem = Problem(reason, str(error) or "the brokers did not answer in time")
-            memory.finding, memory.began = Finding(phase=record.phase, problem=problem), began
+            memory.finding, memory.began = Finding(phase=record.phase, problem=problem_of(error)), began
 
-        session.ask(read, take, fail, seconds=ANSWER_SECONDS)
+        session.ask(read, keep, fail, seconds=ANSWER_SECONDS)
 
     async def _is_committing(self, step: OffsetResetStep, record: ResetRecord) -> bool:
-        """True if its states say so, read live. Raises KubeError.
+        """Read the stored states of the reset and its group live, and return True if both show that the reset is still
+        committing. Raises KubeError.
 
-        The cache of an operator that was suspended may say it of a reset that another one has finished since, or of an
-        object that was deleted and made again. What it has is corrected.
+        The cache may be outdated if this operator process was suspended: another operator may have finished the reset,
+        or the object may have been recreated. The live reads update the cache.
         """
-        context, body = self.context, step.body
-        live = await context.store.refresh(OFFSET_RESET, key_of(body))
-        if live is None or live["metadata"]["uid"] != body["metadata"]["uid"]:
+        context = self.context
+        live = await context.store.read_again(step.body)
+        group = context.store.get(CONSUMER_GROUP, step.facts.reset.group_key)
+        if live is None or group is None:
             return False
         await context.states.refresh(live)
-        group = context.store.get(CONSUMER_GROUP, step.facts.reset.group_key)
-        if group is None:
-            return False
         await context.states.refresh(group)
         entry = find_entry(context, step.facts.reset)
-        stands = read_record(context.states.read(live, RunState), step.facts.reset)
+        stored = read_record(context.states.read(live, RunState), step.facts.reset)
         remembered = entry is not None and not entry.is_final
-        return remembered and stands is not None and stands.phase is record.phase
+        return remembered and stored is not None and stored.phase is record.phase
 
     async def remember(self, step: OffsetResetStep, status: JsonObject) -> JsonObject:
-        """The record. An object stays while its commit is under way: what was before stands nowhere else."""
+        """Before a commit, set a finalizer, because only this object's state has the previous offsets. Returns further
+        facts of the reset's record to store."""
         record = step.decision.record
         if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
@@ -286,14 +274,13 @@ class OffsetResets:
         return project_offset_reset_status(step.facts.reset, step.decision, step.facts.of.obstacle, now)
 
     async def settle(self, session: RunSession[ResetMemory], body: JsonObject, run: OffsetReset) -> float:
-        """Let the object go, and have its group look again, which starts its workers."""
         if has_finalizer(body, RESET_FINALIZER):
             await set_finalizer(self.context.store, body, RESET_FINALIZER, wanted=False)
         return 0.0
 
 
 def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem | None:
-    """The reason why nothing may be asked or changed in Kafka for this group now."""
+    """The reason why the group's offsets must not be read or changed in Kafka now, or None."""
     cluster, seen = find_group_obstacle("OffsetReset", group, referenced), referenced.seen
     if isinstance(cluster, Problem):
         return cluster
@@ -305,14 +292,14 @@ def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem 
 
 
 def find_hold(context: Context, group: Key, *, begun: bool) -> Hold | None:
-    """The OffsetReset for which the main workers of a group may not run, if there is one."""
+    """The OffsetReset that keeps a group's main workers stopped, or None. `begun`: the group has had workers."""
     runs = runs_of(context, OFFSET_RESET, group)
     holds = (hold_of(run.name, known, begun=begun) for run, known in runs if not run.dry_run)
     return next((hold for hold in holds if hold is not None), None)
 
 
 def describe_moves(record: ResetRecord) -> str:
-    """The offsets before and after a reset, of as many partitions as the note of an Event has room for."""
+    """List the offsets before and after a reset, for as many partitions as fit into the note of an Event."""
     moves = [
         f"{topic}-{number}: {record.previous.get((topic, number), 'none')} -> {offset}"
         for (topic, number), offset in sorted(record.offsets.items())
@@ -322,11 +309,11 @@ def describe_moves(record: ResetRecord) -> str:
         more = [f"and {len(moves) - shown} more"] if len(moves) > shown else []
         return f"partitions whose offset was set: {len(moves)} ({', '.join(moves[:shown] + more)})"
 
-    # One partition always has room.
+    # A note that lists one partition always fits.
     return next(text for text in map(note, range(MOVES_MAX, 0, -1)) if len(text) <= NOTE_CHARACTERS_MAX)
 
 
-def _wants_turn(run: RunSummary, known: Mapping[str, Any]) -> bool:
+def _wants_to_run(run: RunSummary, known: Mapping[str, Any]) -> bool:
     over = known.get("phase") in FINAL_PHASES or known.get("reason") == conditions.MEMORY_LOST
     deleted = run.deleting and known.get("phase") != "Committing"
     return not (over or deleted or run.dry_run)

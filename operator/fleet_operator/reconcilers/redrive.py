@@ -1,45 +1,27 @@
-"""Redrives: what is gathered for one, what is decided, and its status. `reconcilers.run` has the reconcile itself."""
-
-from __future__ import annotations
+"""Reconciles Redrives: gathers facts, decides, and projects the status. `reconcilers.run` has the reconcile that all
+runs share."""
 
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.redrive_config import COUNTS
 from fleet_operator.api.v1alpha1 import KafkaCluster, Redrive, conditions
-from fleet_operator.api.v1alpha1.conditions import RUN_CONDITIONS
 from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JOB, POD, REDRIVE, JsonObject
 from fleet_operator.planning.labels import COMPONENT_LABEL, GROUP_LABEL, REDRIVE_LABEL, label_of
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.redrive import manifests
-from fleet_operator.planning.redrive.phase import (
-    Origin,
-    RedriveFacts,
-    RedriveProgress,
-    accepted_cluster_id,
-    at_work,
-    decide,
-    find_obstacle,
-    find_other_cluster,
-    find_refusal,
-    origin_after,
-    read_progress,
-    read_run_pods,
-    runs_by_job,
-    target_of,
-)
+from fleet_operator.planning.redrive import manifests, phase
 from fleet_operator.planning.redrive.status import project_redrive_status
 from fleet_operator.planning.run import Ahead, ReferencedGroup, RunDecision, read_job
 from fleet_operator.planning.state.runs import RunState, digest_of
 from fleet_operator.planning.status.facts import failed_topic_id
-from fleet_operator.planning.status.retry import is_noted
+from fleet_operator.planning.status.retry import is_recorded
 from fleet_operator.reconcilers.context import Context, is_owned_by, read_live
 from fleet_operator.reconcilers.references import read_group
-from fleet_operator.reconcilers.run import RunChildren
+from fleet_operator.reconcilers.run import RunChildren, RunKind
 from fleet_operator.reconcilers.run_memory import RunSummary, runs_of, summary_of_run
 from fleet_operator.reconcilers.run_session import RunSession
 from fleet_operator.runtime.cache import key_of
@@ -47,25 +29,27 @@ from fleet_operator.runtime.cache import key_of
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 30.0
-STANDING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_SERVER, conditions.GROUP_SUSPENDED})
-"""Reasons why one Redrive cannot begin, and another one of its group can: for the last one if that is a dry run."""
-NOTED_SECONDS: Final = 30.0
-"""The interval at which a Redrive is reconciled that has ended before its ConsumerGroup has noted what it found."""
-UNNOTED_SECONDS_MAX: Final = 3600.0
-"""Time after which nobody waits for that any more: the failed topic may be gone for good, and is then never seen again.
-All that is lost is how many of its records were put back, which the next Redrive finds as well."""
+BLOCKING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_SERVER, conditions.GROUP_SUSPENDED})
+"""Reasons that keep a Redrive from starting although other Redrives of its group may start. With GROUP_SUSPENDED, only
+dry runs may."""
+RECORDED_SECONDS: Final = 30.0
+"""Interval at which an ended Redrive checks whether its ConsumerGroup has recorded the result."""
+UNRECORDED_SECONDS_MAX: Final = 3600.0
+"""Time after which an ended Redrive no longer waits for its ConsumerGroup to record the result, because the failed
+topic may have been deleted. The ConsumerGroup then lacks only the number of records that were put back, until the next
+Redrive determines this number again."""
 
 
 @dataclass(slots=True)
 class Progressing:
-    """The newest progress of a Redrive, read at this time (monotonic seconds), and its pace since the one before."""
+    """A Redrive's newest progress, when it was read (monotonic seconds), and the rate since the previous read."""
 
-    progress: RedriveProgress | None = None
+    progress: phase.RedriveProgress | None = None
     at: float = 0.0
     per_second: int | None = None
 
-    def take(self, progress: RedriveProgress | None, now: float) -> None:
-        """Take in what was read; None while nothing is committed."""
+    def update(self, progress: phase.RedriveProgress | None, now: float) -> None:
+        """Store new progress. `progress` is None while nothing has been committed."""
         if progress is None:
             return
         self.per_second = None
@@ -76,10 +60,10 @@ class Progressing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveStep:
-    """A Redrive, what it depends on, and the decision about it. `now` is in epoch seconds."""
+    """A Redrive, its dependencies, and the decision about it. `now` is in epoch seconds."""
 
     body: JsonObject
-    facts: RedriveFacts
+    facts: phase.RedriveFacts
     decision: RunDecision
     referenced: ReferencedGroup
     child: JsonObject | None
@@ -87,27 +71,25 @@ class RedriveStep:
 
     def children(self) -> RunChildren:
         redrive, group, cluster = self.facts.redrive, self.referenced.group, self.referenced.cluster
-        assert group is not None, "a Redrive without its group has an obstacle"
-        assert isinstance(cluster, KafkaCluster), "a Redrive without its cluster has an obstacle"
-        assert self.referenced.seen is not None, "a Redrive whose cluster was never seen has an obstacle"
-        target = target_of(group, self.referenced.seen)
+        assert group is not None, "no Redrive starts without the ConsumerGroup"
+        assert isinstance(cluster, KafkaCluster), "no Redrive starts without the KafkaCluster"
+        assert self.referenced.seen is not None, "no Redrive starts before the Kafka cluster was observed"
+        target = phase.target_of(group, self.referenced.seen)
         config = manifests.redrive_config(redrive, group, cluster, target, run_id=self.facts.run_id, now=self.now)
         return RunChildren(
             applied=(manifests.config_map(redrive, config),),
             run=manifests.job(redrive, group, cluster, image=self.referenced.image),
         )
 
-    def refused(self, problem: Problem) -> RedriveStep:
-        return replace(self, decision=RunDecision.of("Pending", problem))
+    def refused(self, problem: Problem) -> Self:
+        return replace(self, decision=RunDecision.from_problem("Pending", problem))
 
 
-class Redrives:
-    """All Redrives, as a `RunKind`; their progress is read from Kafka in the background."""
+class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
+    """The steps of a reconcile that are specific to Redrives. A Redrive's progress is read in the background."""
 
     kind = REDRIVE
     model = Redrive
-    conditions = RUN_CONDITIONS
-    finalizer = ""
     memory = Progressing
     remembered = ("phase", "startedAt", "finishedAt", "failedTopicId", "redrivenTo")
     counted = (*COUNTS, "remaining", "ratePerSecond")
@@ -118,7 +100,7 @@ class Redrives:
     async def decided(
         self, session: RunSession[Progressing], body: JsonObject, run: Redrive, *, live: bool
     ) -> RedriveStep:
-        """Jobs and pods are those of the group; only what belongs to Redrives counts."""
+        """Gather facts and decide. All Jobs and pods of the group are read, but only those of Redrives count."""
         store, (namespace, name), of = self._context.store, key_of(body), run.spec.group_ref.name
         if live:
             selector = f"{GROUP_LABEL}={of},{COMPONENT_LABEL}={manifests.COMPONENT}"
@@ -126,31 +108,33 @@ class Redrives:
         else:
             jobs, pods = (store.cache(kind).having((namespace, of)) for kind in (JOB, POD))
         referenced = read_group(self._context, run.group_key)
-        origin, cluster_id = self._origin(body, run), accepted_cluster_id(referenced)
+        origin, cluster_id = self._origin(body, run), phase.accepted_cluster_id(referenced)
         topic_id = failed_topic_id(referenced.group, referenced.seen)
         job = await self._job(body, run, live=live)
-        mine = [pod for pod in pods if label_of(pod, REDRIVE_LABEL) == name and runs_by_job(pod)]
-        facts = RedriveFacts(
+        mine = [pod for pod in pods if label_of(pod, REDRIVE_LABEL) == name and phase.runs_by_job(pod)]
+        facts = phase.RedriveFacts(
             redrive=run,
             origin=origin,
-            obstacle=find_obstacle(run, referenced, origin.cluster_id),
-            refusal=find_refusal(run),
-            elsewhere=find_other_cluster(run, origin, cluster_id, topic_id),
+            obstacle=phase.find_obstacle(run, referenced, origin.cluster_id),
+            refusal=phase.find_refusal(run),
+            elsewhere=phase.find_other_cluster(run, origin, cluster_id, topic_id),
             cluster_id=cluster_id,
             failed_topic_id=topic_id,
             group_gone=referenced.gone,
             job=read_job(job),
-            pods=read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
+            pods=phase.read_run_pods(mine, job_uid=job["metadata"]["uid"] if job else ""),
             ahead=self._ahead(body, jobs, pods),
         )
         now = self._context.clock.wall()
-        return RedriveStep(body=body, facts=facts, decision=decide(facts), referenced=referenced, child=job, now=now)
+        return RedriveStep(
+            body=body, facts=facts, decision=phase.decide(facts), referenced=referenced, child=job, now=now
+        )
 
     async def _job(self, body: JsonObject, run: Redrive, *, live: bool) -> JsonObject | None:
-        """The Job, by its name. Raises KubeError.
+        """Find the Redrive's Job by name; None if it does not exist. Raises KubeError.
 
-        Others may have its labels, and it may have lost them: then no watch shows it, so that of a run that has begun
-        is read live where the cache lacks it.
+        Labels do not identify the Job: other Jobs may have the same labels, and a Job that lost its labels is no longer
+        watched. Therefore the Job of a run that has started is read live if the cache lacks it.
         """
         store, (namespace, redrive) = self._context.store, key_of(body)
         name = naming.redrive_job(redrive)
@@ -160,27 +144,26 @@ class Redrives:
         return seen if seen is not None and is_owned_by(seen, body) else None
 
     async def remember(self, step: RedriveStep, status: JsonObject) -> JsonObject:
-        origin = origin_after(step.facts, step.decision)
-        # Of all reasons only those that others go by, or each change of another one would be a write.
-        reason = step.decision.reason if not step.decision.is_final and step.decision.reason in STANDING else None
+        origin = phase.origin_after(step.facts, step.decision)
+        # Store only reasons that matter to other Redrives, because each change of a stored reason costs a write.
+        reason = step.decision.reason if not step.decision.is_final and step.decision.reason in BLOCKING else None
         kept = {"clusterId": origin.cluster_id, "runId": origin.run_id, "reason": reason}
         return {name: value for name, value in kept.items() if value}
 
-    def _origin(self, body: JsonObject, run: Redrive) -> Origin:
-        """The origin as remembered; nothing of that of a namesake that did something else."""
+    def _origin(self, body: JsonObject, run: Redrive) -> phase.Origin:
+        """The origin in a Redrive's state; empty if the state was stored for a namesake with a different spec."""
         state = self._context.states.read(body, RunState)
         kept = state.facts if state.digest == digest_of(run) else {}
         known = {name: value for name in ("clusterId", "runId") if isinstance(value := kept.get(name), str)}
-        return Origin(cluster_id=known.get("clusterId"), run_id=known.get("runId"))
+        return phase.Origin(cluster_id=known.get("clusterId"), run_id=known.get("runId"))
 
     async def follow_up(self, session: RunSession[Progressing], step: RedriveStep) -> None:
-        """Have the progress of one at work read, for the next reconcile."""
         group, key = step.referenced.group, key_of(step.body)
         if step.decision.phase != "Running" or group is None:
             return
         cluster = (group.metadata.namespace, group.spec.cluster_ref.name)
         group_id = naming.redrive_group(group.group_id, step.facts.run_id)
-        cluster_id = origin_after(step.facts, step.decision).cluster_id
+        cluster_id = phase.origin_after(step.facts, step.decision).cluster_id
 
         def fail(error: Exception) -> None:
             fields = {"key": "/".join(key), "group": group_id, "error": str(error) or type(error).__name__}
@@ -189,7 +172,7 @@ class Redrives:
         memory = session.memory
         session.ask(
             lambda: self._context.observers.change(cluster, cluster_id, lambda admin: admin.read_positions(group_id)),
-            lambda positions: memory.take(read_progress(positions), self._context.clock.monotonic()),
+            lambda positions: memory.update(phase.read_progress(positions), self._context.clock.monotonic()),
             fail,
             seconds=ANSWER_SECONDS,
         )
@@ -199,31 +182,27 @@ class Redrives:
         return project_redrive_status(step.facts, step.decision, seen.progress, seen.per_second, now)
 
     async def settle(self, session: RunSession[Progressing], body: JsonObject, run: Redrive) -> float:
-        """Wait a while until the findings are in the state of the ConsumerGroup, where they count from then on.
-
-        Nothing brings the group back for them: what the operator wrote is no event for it.
-        """
+        """Wait until the ConsumerGroup's state has recorded the result, at most UNRECORDED_SECONDS_MAX. Queues the
+        group, because the operator's own writes cause no watch event that would queue it."""
         referenced = read_group(self._context, run.group_key)
         topic_id = failed_topic_id(referenced.group, referenced.seen)
-        noted = referenced.group is not None and is_noted(run.status, referenced.redriven, topic_id)
-        if referenced.gone or noted or session.since_end() >= UNNOTED_SECONDS_MAX:
+        recorded = referenced.group is not None and is_recorded(run.status, referenced.redriven, topic_id)
+        if referenced.gone or recorded or session.since_end() >= UNRECORDED_SECONDS_MAX:
             return 0.0
         self._context.queues[CONSUMER_GROUP].add(run.group_key)
-        return NOTED_SECONDS
+        return RECORDED_SECONDS
 
     def _ahead(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> Ahead | None:
-        """The Redrives that go before this one: those at work, and the older ones that want to be."""
+        """The Redrives of the group that run before this one: first those at work, then older ones that can run."""
         own = summary_of_run(body)
         runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
         waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known, before=own)]
-        return Ahead.of(name for name in (*at_work(jobs, pods), *waiting) if name != own.name)
+        return Ahead.from_names(name for name in (*phase.at_work(jobs, pods), *waiting) if name != own.name)
 
 
 def _wants_to_run(run: RunSummary, known: Mapping[str, Any], *, before: RunSummary) -> bool:
-    """True if a Redrive is to have its turn before this other one, which it has not if only others can begin.
-
-    Whether it is at work all the same is seen from its Job and pods.
-    """
+    """True if the older Redrive `run` must run before `before`: it is not ended, suspended, being deleted, or blocked
+    by a reason that does not block `before`. Redrives at work are found by their Jobs and pods."""
     reason = known.get("reason")
-    stands = reason in STANDING and (reason != conditions.GROUP_SUSPENDED or before.dry_run)
-    return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting or stands)
+    blocked = reason in BLOCKING and (reason != conditions.GROUP_SUSPENDED or before.dry_run)
+    return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting or blocked)

@@ -1,6 +1,4 @@
-"""Referenced ConsumerGroups and KafkaClusters, read from the caches."""
-
-from __future__ import annotations
+"""Reads referenced ConsumerGroups and KafkaClusters from the caches."""
 
 import logging
 from dataclasses import replace
@@ -62,7 +60,7 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
 
 
 def read_group_state(context: Context, body: JsonObject) -> GroupState:
-    """The state of a ConsumerGroup; an empty one where it cannot be read, which its own reconcile reports."""
+    """A ConsumerGroup's state. An unreadable state counts as empty; the ConsumerGroup's reconcile reports the error."""
     try:
         return context.states.read(body, GroupState)
     except UnreadableStateError as error:
@@ -71,10 +69,8 @@ def read_group_state(context: Context, body: JsonObject) -> GroupState:
 
 
 def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCluster | Problem:
-    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed.
-
-    With `ending` one that is being deleted is as good: it is kept for groups that are being deleted themselves.
-    """
+    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed. With `ending`, a
+    KafkaCluster that is being deleted is accepted, because it is kept for groups that are being deleted too."""
     body = context.store.get(KAFKA_CLUSTER, key)
     if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return cluster_not_found(*key)
@@ -88,15 +84,13 @@ def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCl
 
 
 def identified(context: Context, cluster: KafkaCluster, body: JsonObject) -> KafkaCluster:
-    """A KafkaCluster with the identity that the operator remembers. Raises UnreadableStateError."""
+    """Add the identity from a KafkaCluster's state to its model. Raises UnreadableStateError."""
     return cluster.model_copy(update={"identity": context.states.read(body, ClusterIdentity)})
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
-    """The newest observation, or as unreachable if it is so old that its observer must be hanging.
-
-    A KafkaCluster that was edited has the observation of its former connection until its own reconcile.
-    """
+    """The newest observation of a KafkaCluster. If it is so old that its observer must be hanging, it is marked as
+    unreachable. If it was made over a connection that has been edited since, it is marked as not `current`."""
     if isinstance(cluster, Problem):
         return None
     interval = float(cluster.spec.observe_interval_seconds)
@@ -107,21 +101,19 @@ def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key
 
 
 async def read_source(store: Store, namespace: str, name: str) -> dict[str, str] | None:
-    """The files of a ConfigMap with a handler's source, no more than show that there are too many; None without it.
-
-    Binary data does not count. Raises KubeError.
-    """
+    """The files of the ConfigMap with a handler's source, without binary data; None if it does not exist. Returns at
+    most SOURCE_FILES_MAX + 1 files, so that the caller can see that there are too many. Raises KubeError."""
     found = await store.content(CONFIG_MAP, (namespace, name))
     return None if found is None else dict(islice((found.get("data") or {}).items(), SOURCE_FILES_MAX + 1))
 
 
 def parse(model: type[M], body: JsonObject | None, *, ending: bool = False) -> M | None:
-    """An object as its model; None if it does not exist, is being deleted (without `ending`) or cannot be parsed."""
+    """Parse an object; None if it does not exist, cannot be parsed, or is being deleted (without `ending`)."""
     if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return None
     try:
         return model.model_validate(body)
-    except ValidationError as error:  # its own reconcile reports it in a condition
+    except ValidationError as error:  # the object's own reconcile reports the error in a condition
         fields = {"key": "/".join(key_of(body)), "error": str(error)}
         log.warning("%s cannot be parsed", model.__name__, extra=fields)
         return None

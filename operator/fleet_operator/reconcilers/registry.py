@@ -1,10 +1,9 @@
-"""Registrations of all watched kinds; caches, watches, queues, routing, sweeps and wiring are made from them.
+"""Registers all watched kinds. Caches, watches, queues, routing, sweeps and wiring are built from these registrations.
 
-A new kind of ours is one `Controller` here and the package of its reconciler; a new kind of children is one
-`WatchedKind`. The `dependents` of the kinds that concern it bring it back. The rights to them are granted in the chart.
+A new custom resource needs a `Controller` here and a reconciler; a new kind of children needs a `WatchedKind`. When an
+object changes, its kind's function `dependents` yields the objects to queue. The chart grants the permissions.
+Decision: docs/decisions/0032-shared-contract.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,31 +19,28 @@ from fleet_operator.planning.trimming import trim_config_map, trim_job, trim_pod
 from fleet_operator.reconcilers import routing
 from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.claims import claimant_of, had_retries
-from fleet_operator.reconcilers.consumergroup.kafka_side import KafkaSide
 from fleet_operator.reconcilers.consumergroup.reconciler import ConsumerGroupReconciler
 from fleet_operator.reconcilers.context import Context
-from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler, OffsetsTopicWork
+from fleet_operator.reconcilers.kafkacluster import KafkaClusterReconciler
 from fleet_operator.reconcilers.offsetreset import OffsetResets
 from fleet_operator.reconcilers.redrive import Redrives
 from fleet_operator.reconcilers.retrypolicy import RetryPolicyReconciler
 from fleet_operator.reconcilers.run import RunKind, RunReconciler
 from fleet_operator.reconcilers.run_memory import outline_of, summary_of_run
 from fleet_operator.runtime.cache import Key, WatchedKind
-from fleet_operator.runtime.dispatcher import Result
 
 
 class Reconciler(Protocol):
-    """Brings one object after the other to what it should be."""
-
-    async def reconcile(self, key: Key) -> Result:
-        """One step for one object; raises KubeError to be tried again."""
+    async def reconcile(self, key: Key) -> float | None:
+        """Carry out one step for one object. Returns the seconds until its next reconcile, or None. Raises KubeError;
+        the caller retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Registration of a kind that has a queue and a reconciler of its own.
+    """Registration of a kind with its own queue and reconciler.
 
-    `make` builds the reconciler, and hands whatever must be closed at the end to `Context.ending`.
+    `make` builds the reconciler, and registers in `Context.ending` what must be closed when the operator stops.
     """
 
     watched: WatchedKind
@@ -55,32 +51,22 @@ class Controller:
         return self.watched.kind
 
 
-def _kafka_clusters(context: Context) -> KafkaClusterReconciler:
-    return KafkaClusterReconciler(context, OffsetsTopicWork(context.observers, context.events))
-
-
-def _consumer_groups(context: Context) -> ConsumerGroupReconciler:
-    kafka = KafkaSide(context.store, context.events, context.observers)
-    context.ending.push_async_callback(kafka.close)
-    return ConsumerGroupReconciler(context, kafka)
-
-
 def _runs(kind: Callable[[Context], RunKind[Any, Any, Any]]) -> Callable[[Context], Reconciler]:
     return lambda context: RunReconciler(context, kind(context))
 
 
 _own: Final = partial(WatchedKind, view=View(trim_resource))
 CONTROLLERS: Final = (
-    Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.groups_that_refer), _kafka_clusters),
+    Controller(_own(kind=kinds.KAFKA_CLUSTER, dependents=routing.groups_that_refer), KafkaClusterReconciler),
     Controller(
         _own(
             kind=kinds.CONSUMER_GROUP,
             index=refs.group_id_of,
-            marks=routing.marks_of_group,
+            references=routing.references_of_group,
             summary=claimant_of,
             dependents=routing.dependents_of_group,
         ),
-        _consumer_groups,
+        ConsumerGroupReconciler,
     ),
     Controller(
         _own(
@@ -101,7 +87,7 @@ CONTROLLERS: Final = (
 
 
 def _summary_of_state(state: kinds.JsonObject) -> object:
-    """For a state of a run its outline, for one of a ConsumerGroup True if that had retries."""
+    """Summarize an OperatorState: the outline of a run; otherwise, whether its ConsumerGroup has had retries."""
     kind = state["metadata"]["name"].rpartition(".")[2]
     return outline_of(state) if kind in {run.kind.lower() for run in routing.RUNS} else had_retries(state)
 

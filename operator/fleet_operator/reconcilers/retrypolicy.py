@@ -1,10 +1,8 @@
-"""Reconciles RetryPolicy: its content is kept under its hash, and shown.
+"""Reconciles RetryPolicies: stores the content of each under its hash in a ConfigMap, and publishes the status.
 
-The fleets take a policy's content from the policy itself. The records kept here are for when it cannot be used as it is
-written now, and for people who meet a hash in a record's headers.
+Fleets read a policy's content from the RetryPolicy itself. The stored content is used while the present content is
+unusable, and helps people who find a hash in the headers of a Kafka record.
 """
-
-from __future__ import annotations
 
 import logging
 
@@ -17,33 +15,28 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.retry.records import policy_config_map, read_published
 from fleet_operator.planning.state.document import UnreadableStateError
-from fleet_operator.planning.state.group import RetriesState
-from fleet_operator.planning.state.policy import PolicyState
+from fleet_operator.planning.state.group import PolicyState, RetriesState
 from fleet_operator.planning.status.retry import project_retrypolicy_status
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, is_owned_by, publish
 from fleet_operator.reconcilers.states import StateTakenError
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.dispatcher import Result
 
 log = logging.getLogger(__name__)
 
 
 class RetryPolicyReconciler:
-    """Keeps each policy's records and status as its object says."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._uids: dict[Key, str] = {}
 
-    async def reconcile(self, key: Key) -> Result:
-        """Bring one RetryPolicy up to date; raises KubeError to be tried again."""
+    async def reconcile(self, key: Key) -> float | None:
         context = self._context
         body = context.store.get(RETRY_POLICY, key)
         if body is None or body["metadata"].get("deletionTimestamp"):
-            context.statuses.forget(RETRY_POLICY.kind, key)
-            context.states.forget(RETRY_POLICY, key)
-            context.store.forget(self._uids.pop(key, ""))
-            return Result()
+            context.statuses.drop_object(RETRY_POLICY.kind, key)
+            context.states.drop_state(RETRY_POLICY, key)
+            context.store.drop_owner(self._uids.pop(key, ""))
+            return None
         self._uids[key] = body["metadata"]["uid"]
         outcome: PolicyRevision | Problem = context.store.cache(RETRY_POLICY).summary_of(key)
         usable = self._last_usable(body)
@@ -63,10 +56,10 @@ class RetryPolicyReconciler:
         again = await publish(context, body, status)
         if usable is not None:
             await self._prune(body, referring, {usable})
-        return Result(again)
+        return again
 
     def _last_usable(self, body: JsonObject) -> str | None:
-        """The hash of the last content that could be used; None also for a state that somebody has damaged."""
+        """The hash of the last usable content; None if there was none, or if the state cannot be read."""
         try:
             return self._context.states.read(body, PolicyState).revision
         except UnreadableStateError as error:
@@ -74,7 +67,8 @@ class RetryPolicyReconciler:
             return None
 
     async def _record(self, body: JsonObject, revision: PolicyRevision) -> PolicyRevision | Problem:
-        """Keep the content before anybody names it."""
+        """Store the content before anything refers to its hash; returns the revision, or the problem if it cannot be
+        stored."""
         context, record = self._context, policy_config_map(body["metadata"], revision)
         try:
             await apply_owned(context.store, body, record)
@@ -85,9 +79,10 @@ class RetryPolicyReconciler:
         return revision
 
     async def _prune(self, body: JsonObject, referring: list[Key], kept: set[str]) -> None:
-        """Remove what is neither the policy's content nor followed by any group.
+        """Delete stored contents, except the policy's present content and the contents that a group still uses.
 
-        What the groups follow stands in a ConfigMap of each, which is only read while there is something to remove.
+        The ConfigMap of each group has the revisions that the group uses. These ConfigMaps are read only if a stored
+        content may have to be deleted.
         """
         store = self._context.store
         records = (RETRY_POLICY.kind, body["metadata"]["namespace"], body["metadata"]["name"])

@@ -1,11 +1,9 @@
-"""From "this object changed" to "these objects should be reconciled".
+"""Determines which objects must be reconciled after an object has changed.
 
-`Router` runs on the event loop for every watch event, so it does little: caches take the object in, keys are queued. A
-status change of a kind with a controller queues nothing (the operator wrote it); one of a pod or StatefulSet does. The
-functions below it are the dependents of each kind, as `registry` names them.
+`Router` runs on the event loop for every watch event, so it only updates caches and queues keys. If only the status of
+a custom resource changed, nothing is queued, because the operator wrote that status. A status change of a pod or
+StatefulSet queues its owner. The functions below `Router` find the dependents of each kind; `registry` uses them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Final
@@ -22,57 +20,56 @@ from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
 HANDLER_SOURCE: Final = "true"
-"""Value of the handler label on what users write."""
-HANDLER_RECORD: Final = RECORD
-HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{HANDLER_RECORD})"
-"""One watch delivers both: a label selector has no "or" across keys, so both carry the same key."""
+"""Value of the handler label on ConfigMaps in which users provide a handler's source."""
+HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{RECORD})"
+"""Selects users' handler ConfigMaps and the operator's own ConfigMaps, so that one watch delivers all of them. Their
+label has the same key, because a label selector has no "or" across keys."""
 
 CALM_SECONDS: Final = 10.0
-"""Time for which a change of offsets alone may wait, so that several are taken up together."""
+"""Delay before a group is reconciled if only its offsets changed, so that one reconcile handles several changes."""
 
 SETTLE_SECONDS: Final = 0.2
-"""Time for which a change of a child waits for those that follow it."""
+"""Delay before a changed child queues its owner, so that one reconcile handles several changes."""
 
 OWNERS: Final = ((REDRIVE_LABEL, kinds.REDRIVE), (BACKFILL_LABEL, kinds.BACKFILL), (GROUP_LABEL, kinds.CONSUMER_GROUP))
-"""Labels that name a child's owner; the first that it has counts."""
+"""Labels that name a child's owner, each with the owner's kind. If a child has several of them, the first counts."""
 
 RUNS: Final = (kinds.REDRIVE, kinds.BACKFILL, kinds.OFFSET_RESET)
 STATE_OWNERS: Final = {
     kind.kind: kind for kind in (kinds.CONSUMER_GROUP, kinds.RETRY_POLICY, kinds.KAFKA_CLUSTER, *RUNS)
 }
-"""Kinds whose objects have a state."""
+"""Kinds whose objects have an OperatorState, keyed by the kind's name."""
 
 REFERENCES: Final[tuple[tuple[kinds.Kind, Callable[[kinds.JsonObject], Key | None]], ...]] = (
     (kinds.KAFKA_CLUSTER, cluster_of),
     (kinds.RETRY_POLICY, policy_of),
     (kinds.CONFIG_MAP, source_of),
 )
-"""The kinds that a ConsumerGroup refers to."""
+"""The kinds that a ConsumerGroup refers to, each with a function that returns the referenced object's key."""
 
 Address = tuple[kinds.Kind, Key]
 Caches = Callable[[kinds.Kind], ObjectCache]
 
 
 class Router:
-    """Turns watch events and observations into keys. Implements the `Listener` of the observers."""
+    """Translates watch events and observations into queued keys. Implements the `Listener` of the observers."""
 
     def __init__(self, store: Store, watched: Iterable[WatchedKind], queues: Queues, metrics: Metrics) -> None:
         self.moved: list[Callable[[Key], bool]] = []
-        """Called with a group whose offsets have moved, each says whether it is to be reconciled."""
+        """Called with a group whose offsets changed; each returns True if the group must be reconciled."""
         self._store = store
         self._watched = {each.kind: each for each in watched}
         self._queues = queues
         self._metrics = metrics
 
     def observed(self, kind: kinds.Kind, body: kinds.JsonObject, gone: bool) -> None:
-        """A watch delivered an object."""
         self._metrics.watch_events.labels(kind.kind).inc()
         cache = self._store.cache(kind)
         key, uid = key_of(body), body["metadata"]["uid"]
         self.changed(kind, body, cache.remove(key, uid, version_of(body)) if gone else cache.observe(body))
 
     def changed(self, kind: kinds.Kind, body: kinds.JsonObject, change: Change) -> None:
-        """An object of a cache changed: queue it, if its kind has a controller, and its dependents."""
+        """Queue the dependents of a changed object, and the object itself if its kind has a controller."""
         watched = self._watched[kind]
         if change is Change.NOTHING or (change is Change.STATUS and not watched.on_status):
             return
@@ -80,7 +77,7 @@ class Router:
             queue = self._queues[kind]
             (queue.add_new if change is Change.NEW else queue.add)(key_of(body))
         for of, key in watched.dependents(body, self._store.cache):
-            # What happens to a child comes in several events: a pod is made, it runs, its controller counts it.
+            # Changes of children come in bursts: a pod is created and starts, and then its StatefulSet counts it.
             self._queues[of].add_after(key, SETTLE_SECONDS if watched.on_status else 0.0)
 
     def cluster_changed(self, cluster: Key) -> None:
@@ -92,7 +89,7 @@ class Router:
         elif not self.moved or any(moved(group) for moved in self.moved):
             self._queues[kinds.CONSUMER_GROUP].add_after(group, CALM_SECONDS)
 
-    def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
+    def cluster_polled(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
         self._metrics.observation_seconds.labels(*cluster).observe(seconds)
         if observation.reachable:
             self._metrics.observed_at.labels(*cluster).set(observation.observed_at)
@@ -101,39 +98,38 @@ class Router:
 
 
 def group_index(body: kinds.JsonObject) -> Hashable:
-    """The namespace and name of the ConsumerGroup that a child is labelled with."""
+    """The index key of a child: namespace and name of the ConsumerGroup in its label; None without the label."""
     group = label_of(body, GROUP_LABEL)
     return None if group is None else (body["metadata"]["namespace"], group)
 
 
 def record_index(body: kinds.JsonObject) -> Hashable:
-    """ConfigMaps: the group whose child they are, or the RetryPolicy whose content they keep."""
+    """The index key of a ConfigMap: the RetryPolicy whose content it stores; otherwise, its ConsumerGroup."""
     policy = label_of(body, POLICY_LABEL)
     return group_index(body) if policy is None else (kinds.RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
 
 
-def marks_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
-    """A ConsumerGroup's references, by which it is found when one of them changes."""
+def references_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
+    """Yield the objects that a ConsumerGroup refers to: the index keys that lead from a changed object to the group."""
     for kind, referred_by in REFERENCES:
         try:
             referred = referred_by(body)
-        except (KeyError, TypeError, AttributeError):  # a spec that the CRD refuses: its reconcile reports it
+        except (KeyError, TypeError, AttributeError):  # the spec is invalid, which the group's own reconcile reports
             continue
         if referred is not None:
             yield kind, referred
 
 
 def groups_that_refer(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """The ConsumerGroups that refer to this object."""
-    mark = (kinds.kind_of(body), key_of(body))
-    return ((kinds.CONSUMER_GROUP, key) for key in cache(kinds.CONSUMER_GROUP).keys_having(mark))
+    reference = (kinds.kind_of(body), key_of(body))
+    return ((kinds.CONSUMER_GROUP, key) for key in cache(kinds.CONSUMER_GROUP).keys_having(reference))
 
 
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """A ConsumerGroup's policies, runs and rivals.
+    """Yield a ConsumerGroup's RetryPolicies, runs and rivals.
 
-    All policies of its namespace: it may have left one, and which one is not known any more. Rivals are objects for the
-    same Kafka groups: when one comes, goes or is edited, the turn of the others may have changed.
+    All RetryPolicies of the namespace are included, because the policy before an edit is no longer known. Rivals are
+    ConsumerGroups for the same Kafka groups: when one of them changes, another may become the owner of the Kafka group.
     """
     key, own = key_of(body), group_id_of(body)
     yield from ((kinds.RETRY_POLICY, policy) for policy in cache(kinds.RETRY_POLICY).keys_having(key[0]))
@@ -145,13 +141,12 @@ def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Addre
 
 
 def group_of_run(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """The ConsumerGroup of a run that may hold its workers down."""
+    """Yield the ConsumerGroup of a run, because the run may stop the ConsumerGroup's workers."""
     yield kinds.CONSUMER_GROUP, group_of(body)
 
 
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """The owner of a child. Jobs, applications and pods of runs carry the group's label too, but are not part of its
-    fleet."""
+    """Yield the owner of a child: a run or a ConsumerGroup. Children of runs have the group's label too."""
     for label, kind in OWNERS:
         if (name := label_of(body, label)) is not None:
             yield kind, (body["metadata"]["namespace"], name)
@@ -166,7 +161,7 @@ def owner_of_state(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 
 
 def dependents_of_config_map(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
-    """The owner of a ConfigMap, and the groups whose handler it holds."""
+    """Yield the owner of a ConfigMap, and the groups whose handler source it contains."""
     yield from owner_of_child(body, cache)
     if label_of(body, HANDLER_LABEL) == HANDLER_SOURCE:
         yield from groups_that_refer(body, cache)

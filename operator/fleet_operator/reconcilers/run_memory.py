@@ -1,10 +1,9 @@
-"""The memory of runs, as the reconcilers use it: a run is decided about by what is remembered of it, not by its status.
+"""The stored state of runs, which decisions use instead of the status.
 
-It stands in the run's own OperatorState; its end stands in that of its ConsumerGroup as well, which outlives the run's
-object. Both are read live before something is done that cannot be taken back.
+The state is in the run's own OperatorState. The end of a run is also in the OperatorState of its ConsumerGroup, which
+outlives the run's object. Both OperatorStates are read live before an irreversible action.
+Decision: docs/decisions/0054-run-memory.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -17,7 +16,14 @@ from fleet_operator.clients.kube import KubeConflictError
 from fleet_operator.planning import times
 from fleet_operator.planning.run import LASTING_PHASES, RunDecision
 from fleet_operator.planning.state.document import UnreadableStateError, read_state
-from fleet_operator.planning.state.runs import RunEntry, RunsState, RunState, digest_of, entry_of
+from fleet_operator.planning.state.runs import (
+    MESSAGE_CHARACTERS_MAX,
+    RunEntry,
+    RunsState,
+    RunState,
+    digest_of,
+    entry_of,
+)
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.reconcilers.routing import RUNS
 from fleet_operator.reconcilers.states import state_name
@@ -27,10 +33,8 @@ R = TypeVar("R", bound=RunResource)
 
 
 class RunMemory:
-    """The memory of the runs of one kind.
-
-    `remembered` are the fields of their statuses that decide, `counted` those that are shown when a run has ended.
-    """
+    """Reads and writes the stored state of all runs of one kind. `remembered`: status fields on which decisions depend;
+    `counted`: status fields that are shown after the end."""
 
     def __init__(self, context: Context, remembered: Collection[str], counted: Collection[str]) -> None:
         self._context = context
@@ -38,52 +42,53 @@ class RunMemory:
         self._known = self._remembered.union(counted, ("conditions",))
 
     def recall(self, body: JsonObject, run: R) -> tuple[R, RunState, RunState]:
-        """A run with what is remembered in the place of what its status says, its state, and the state as it is stored.
+        """Return the run, its effective state, and its state as stored. Raises UnreadableStateError.
 
-        An end that is remembered for its group is the end of this run as well. Raises UnreadableStateError.
+        In the returned run, stored facts replace the status. The effective state includes an end that only the group's
+        state has.
         """
         state = stored = self._context.states.read(body, RunState)
         if state.digest != digest_of(run):
-            state = RunState()  # a namesake's, which did something else
+            state = RunState()  # the state was stored for a namesake with a different spec
         entry = find_entry(self._context, run)
-        # Of a run that was begun again after it had failed the group remembers the failure until the next end.
+        # After a retry, the group's state still has the former failure until the run ends again.
         if not state.is_final and entry is not None and entry.is_final and state.retries <= entry.retries:
             facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
             state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
-        # Of a run that came to its end under its own state, that has all that is shown.
+        # The state of an ended run has all the fields of its status.
         status = {} if "conditions" in state.facts else run.status
         shown = {name: value for name, value in status.items() if name not in self._remembered}
         known = {name: value for name, value in state.facts.items() if name in self._known}
         return run.model_copy(update={"status": {**shown, **known}}), state, stored
 
     def pick(self, status: JsonObject, decision: RunDecision) -> JsonObject:
-        """The fields of a status that are remembered of its decision."""
         names = self._known if decision.is_final else self._remembered
         return {name: value for name, value in status.items() if name in names}
 
     async def refresh(self, body: JsonObject, group: Key) -> None:
-        """Read the states live that decide about a run. Raises KubeError."""
+        """Read live the states of a run and of its group, on which decisions about the run depend. Raises KubeError."""
         owner = self._context.store.get(CONSUMER_GROUP, group)
         for each in (body, *([owner] if owner is not None else ())):
             await self._context.states.refresh(each)
 
-    async def note(
+    async def record(
         self, body: JsonObject, run: RunResource, facts: Mapping[str, Any], decision: RunDecision, before: RunState
     ) -> None:
-        """Remember how far a run is, before its status is written; `before` is its stored state when it was decided.
-
-        Raises KubeError and StateTakenError.
-        """
+        """Store a run's progress before its status is written; `before`: the stored state that the decision used.
+        Raises KubeError and StateTakenError."""
         reason, message = (decision.reason, decision.message) if decision.is_final else ("", "")
         state = RunState(digest=digest_of(run), facts=facts, reason=reason, message=message)
         if state != before or not self._context.states.is_own(body):
             await self._context.states.save(body, state, before=before)
-        if decision.is_lasting:
-            await self._note_entry(run, state)
+        if decision.phase in LASTING_PHASES:
+            await self._record_entry(run, state)
 
     async def keep_end(self, body: JsonObject, run: RunResource, state: RunState, *, leaves: bool = False) -> None:
-        """Have the group remember an end that only the run's own state has, and that state an end that only the group
-        has. A run that `leaves` takes its own state along. Raises KubeError and StateTakenError."""
+        """Store the end of a run in both the run's own state and the group's state, if either lacks it. Raises
+        KubeError and StateTakenError.
+
+        `leaves`: the run and its own state are about to be deleted, so its end is stored even in a full group's state.
+        """
         if not self._context.states.is_own(body):
             stored = self._context.states.read(body, RunState)
             await self._context.states.save(body, replace(state, digest=digest_of(run)), before=stored)
@@ -92,11 +97,11 @@ class RunMemory:
             return
         known = self._context.states.read(group, RunsState)
         if leaves or not known.is_full(run, self._lives_in(run.group_key)):
-            await self._note_entry(run, state)
+            await self._record_entry(run, state)
 
     def _lives_in(self, group: Key) -> Callable[[RunEntry], bool]:
-        """A test if the object of an entry exists in its group. A group may have thousands of runs, and its state names
-        few of them."""
+        """Return a function that tests whether the object of an entry exists. It is called for each entry of a group's
+        state, not for each of the group's runs, because there may be thousands of runs."""
         caches = {kind.kind: self._context.store.cache(kind) for kind in RUNS}
 
         def lives(entry: RunEntry) -> bool:
@@ -105,8 +110,9 @@ class RunMemory:
 
         return lives
 
-    async def _note_entry(self, run: RunResource, state: RunState) -> None:
-        """Have the group remember a run; without a group there is nobody to do it."""
+    async def _record_entry(self, run: RunResource, state: RunState) -> None:
+        """Store the phase of a run in the state of its group, if the group exists. Raises KubeConflictError if another
+        process has ended the run."""
         store, key = self._context.store, run.group_key
         group = store.get(CONSUMER_GROUP, key)
         if group is None or "deletionTimestamp" in group["metadata"]:
@@ -118,19 +124,19 @@ class RunMemory:
         if found is not None and found.is_final and phase not in FINAL_PHASES:
             raise KubeConflictError(f"{found.kind} {found.name} was ended by another process", status=409)
         at = str(state.facts.get("finishedAt") or times.to_text(self._context.clock.wall()))
-        said = {"reason": state.reason, "message": state.message, "at": at}
-        entry = entry_of(run, phase=phase, retries=state.retries, **said)
+        message = state.message[:MESSAGE_CHARACTERS_MAX]
+        entry = replace(entry_of(run, phase=phase), reason=state.reason, message=message, at=at, retries=state.retries)
         await self._context.states.save(group, known.with_entry(entry, self._lives_in(key)), before=known)
 
 
 def find_entry(context: Context, run: RunResource) -> RunEntry | None:
-    """The entry of a run in the state of its group. Raises UnreadableStateError."""
+    """The entry of a run in the state of its group, or None. Raises UnreadableStateError."""
     group = context.store.get(CONSUMER_GROUP, run.group_key)
     return None if group is None else context.states.read(group, RunsState).find(run)
 
 
 class RunSummary(NamedTuple):
-    """The facts of a run's object that decide about the turns of a group's runs; the oldest sorts first."""
+    """Facts about a run that determine the order of a group's runs. The oldest run sorts first."""
 
     created: str
     name: str
@@ -154,8 +160,7 @@ OUTLINE: Final = ("phase", "reason", "message", "finishedAt", "failedTopicId", "
 
 
 def outline_of(state: JsonObject) -> Mapping[str, Any]:
-    """The summary of a run's OperatorState: what the others of its group have to know; of an unreadable one that it is
-    unreadable."""
+    """The facts in a run's OperatorState that other runs of its group need; if the state is unreadable, the reason."""
     content = state.get("data")
     try:
         known = read_state(RunState, content if isinstance(content, dict) else {}, state["metadata"]["name"]).facts
@@ -165,10 +170,8 @@ def outline_of(state: JsonObject) -> Mapping[str, Any]:
 
 
 def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, Mapping[str, Any]]]:
-    """The runs of a kind that a group has, the oldest first, each with the outline of what is remembered of it.
-
-    Anybody may create any number of them, and each reconcile of any of them looks at all.
-    """
+    """A group's runs of one kind, the oldest first, each with the outline of its state. Only cached summaries are read,
+    because anybody may create any number of runs, and each reconcile goes through all of them."""
     states, found = context.store.cache(OPERATOR_STATE), context.store.cache(kind).summaries_having(group)
     known = [(run, states.summary_of((key[0], state_name(kind, key[1]))) or {}) for key, run in found]
     unreadable = [place for place, (_, outline) in enumerate(known) if outline.get("reason") == STATE_UNREADABLE]
@@ -180,7 +183,7 @@ def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, 
 
 
 def _ends_by_name(context: Context, kind: Kind, group: Key) -> dict[str, Mapping[str, Any]]:
-    """The outlines of the runs of a kind whose end their group remembers."""
+    """Outlines of the runs of one kind whose end is in the state of their group, keyed by the run's name."""
     body = context.store.get(CONSUMER_GROUP, group)
     entries = context.states.read(body, RunsState).runs if body is not None else ()
     return {each.name: {"phase": each.phase} for each in entries if each.kind == kind.kind and each.is_final}

@@ -1,9 +1,7 @@
-"""One session for each run: what this process knows of it besides its state.
+"""One session per run: data that this process has about the run in addition to the stored state.
 
-A session is lost with the process, which asks again, and is dropped with the object.
+A session is dropped with its object. A new process starts without sessions and asks Kafka again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,16 +19,17 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 ASK_SECONDS: Final = 4.0
-"""Least time between an answer from Kafka about a run and the next question."""
+"""Shortest pause in seconds between a read from Kafka for a run and the next read."""
 
 
 @dataclass(slots=True)
 class RunSession(Generic[M]):
-    """Knowledge of this process about one run. Used on the event loop only.
+    """Data that this process has about one run. Used on the event loop only.
 
-    - `memory`: findings of the kind's reads and steps; `make_memory` gives an empty one.
-    - `ended_at`: the end of the run, or the first look of a process that did not see it end (monotonic seconds).
-    - `settled`: what an ended run left in the cluster was cleared up.
+    - `memory`: results of the kind's reads and steps; `make_memory` creates an empty memory.
+    - `ended_at`: time of the run's end or, if this process did not see the end, of its first reconcile of the ended run
+      (monotonic seconds).
+    - `settled`: the clean-up after the ended run is done.
     """
 
     key: Key
@@ -48,7 +47,7 @@ class RunSession(Generic[M]):
         self.start_over()
 
     def start_over(self) -> None:
-        """Drop the findings, and what is still under way for them."""
+        """Drop all results, including those of reads that are still running."""
         self.memory, self._background = self.make_memory(), self.make_background()
 
     def ask(
@@ -59,8 +58,7 @@ class RunSession(Generic[M]):
         *,
         seconds: float,
     ) -> None:
-        """Have something read in the background within this time, unless that is under way or was done a moment
-        ago."""
+        """Start a background read with this timeout, unless a read is running or ended less than ASK_SECONDS ago."""
 
         async def ask() -> None:
             take(await read())
@@ -69,51 +67,46 @@ class RunSession(Generic[M]):
             "question", ask, seconds=seconds, pause=ASK_SECONDS, after_failure=ASK_SECONDS, failed=fail
         )
 
-    def note_end(self) -> None:
-        """Remember that the run has ended just now."""
+    def record_end(self) -> None:
         if self.ended_at is None:
             self.ended_at, self.saw_end = self.clock.monotonic(), True
 
     def since_end(self) -> float:
-        """Seconds since the end, or since the first look of a process that did not see it."""
+        """Seconds since the end of the run or, if this process did not see the end, since its first reconcile of the
+        ended run."""
         now = self.clock.monotonic()
         self.ended_at = now if self.ended_at is None else self.ended_at
         return now - self.ended_at
 
     def seconds_left(self, run: RunResource, ttl_seconds: int) -> float:
-        """Seconds until a run that has ended may be deleted; none are left at 0 and below.
+        """Seconds until an ended run may be deleted; 0 or less means now.
 
-        A process that saw an end measures from it; one that was started since believes what is remembered. So a wall
-        clock that jumps ahead deletes nothing that this process saw end. One that jumps back, and leaves ends in the
-        future, delays a deletion by the whole time at most.
+        A process that saw the end measures the time since then; a later process uses the stored time of the end.
+        Therefore a run whose end this process saw is never deleted early, even if the wall clock jumps ahead. If the
+        wall clock jumps back, stored ends are in the future, and a deletion is delayed by the whole TTL at most.
         """
         left = ttl_seconds - self.since_end()
         finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))
         if self.saw_end or finished is None:
             return left
         if created is not None and created < self.clock.wall():
-            finished = max(finished, created)  # one that was made again is shown as long as any other
+            finished = max(finished, created)  # a recreated object of an ended run stays for the whole TTL
         return min(left, finished + ttl_seconds - self.clock.wall())
 
 
 class RunSessions(Generic[M]):
-    """The sessions of all runs of one kind. Used on the event loop only; `close` ends the questions under way."""
-
     def __init__(self, clock: Clock, make_memory: Callable[[], M], again: Callable[[Key], None]) -> None:
         self._clock, self._make_memory, self._again = clock, make_memory, again
-        self._tasks = Tasks()
+        self.tasks = Tasks()
         self._sessions: dict[Key, RunSession[M]] = {}
 
     def open(self, key: Key, uid: str) -> RunSession[M]:
-        """The session of an object, a new one for one that takes the place of a namesake."""
+        """The session of an object; a new one if the object has replaced a namesake."""
         session = self._sessions.get(key)
         if session is None or session.uid != uid:
-            make = partial(Background, "/".join(key), self._clock, self._tasks, partial(self._again, key), FAILURES)
+            make = partial(Background, "/".join(key), self._clock, self.tasks, partial(self._again, key), FAILURES)
             session = self._sessions[key] = RunSession(key, uid, self._clock, self._make_memory, make)
         return session
 
     def drop(self, key: Key) -> None:
         self._sessions.pop(key, None)
-
-    async def close(self) -> None:
-        await self._tasks.close()

@@ -1,14 +1,14 @@
-"""The OperatorStates: one for each object about which the operator has to remember something.
+"""Reads and writes OperatorStates. Each object about which the operator must remember something has one OperatorState.
 
-The operator is their only writer, and the cache learns of each write, so what it has is what was written last. A write
-is conditional on that version, and on the content that was decided upon: a leader that was suspended may have learnt
-what its successor wrote since, and goes on with a decision from before. It meets a conflict, and decides again.
+The operator is their only writer and puts each write into the cache, so the cache has the latest version. A write is
+conditional on that version and on the content that the decision used. The second condition is needed for a leader that
+was suspended: its cache may have received its successor's state while it still acts on an older decision. Such a leader
+gets a conflict and decides again.
 
-A state is owned by its object and deleted with it. An object that takes the place of a namesake within a short time, as
-with `kubectl replace --force`, takes over what was known of that one, if it is of the same Kafka group.
+A state is owned by its object and deleted with it. An object that replaces a namesake within FORMER_SECONDS, as with
+`kubectl replace --force`, takes over the namesake's state if both are for the same Kafka group.
+Decision: docs/decisions/0052-operator-states.md.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -17,15 +17,7 @@ from fleet_consumer.clock import Clock
 from fleet_operator.api.v1alpha1.refs import cluster_of, group_id_of, group_of
 from fleet_operator.clients.kinds import CONSUMER_GROUP, KAFKA_CLUSTER, OPERATOR_STATE, JsonObject, Kind, kind_of
 from fleet_operator.clients.kube import KubeConflictError, KubeNotFoundError
-from fleet_operator.planning import times
-from fleet_operator.planning.labels import (
-    GROUP_LABEL,
-    KAFKA_GROUP_ANNOTATION,
-    MANAGED_BY_LABEL,
-    MANAGER,
-    annotation_of,
-    label_of,
-)
+from fleet_operator.planning import labels, times
 from fleet_operator.planning.objects import Owner, child_head, has_owner
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
 from fleet_operator.reconcilers.routing import RUNS
@@ -33,13 +25,13 @@ from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
 FORMER_SECONDS: Final = 60.0
-"""Time for which the content of a deleted object's state waits for one that takes its place."""
+"""Time that the state of a deleted object is kept in memory for an object that replaces it."""
 
 S = TypeVar("S")
 
 
 class StateTakenError(Exception):
-    """An OperatorState of another owner has the name of one of ours."""
+    """An OperatorState that belongs to another owner has the name of the state that the operator wants to write."""
 
 
 def state_name(kind: Kind, name: str) -> str:
@@ -53,25 +45,22 @@ def state_key(owner: JsonObject) -> Key:
 
 @dataclass(slots=True)
 class States:
-    """The states of one operator. Used on the event loop only."""
-
     store: Store
     clock: Clock
     _former: dict[tuple[Kind, Key], tuple[JsonObject, float]] = field(default_factory=dict)
-    """The states of objects that are gone, and since when (monotonic seconds)."""
+    """States of deleted objects, with the time of deletion (monotonic seconds)."""
 
     def read(self, owner: JsonObject, model: type[S]) -> S:
-        """The state of an object; an empty one if there is none. Raises UnreadableStateError."""
+        """The state of an object, empty if nothing is stored. Raises UnreadableStateError."""
         return read_state(model, self._content(owner), state_key(owner)[1])
 
     def is_own(self, owner: JsonObject) -> bool:
-        """True if an object has a state that was written for it, and not for a namesake."""
+        """True if an object has a state that was written for it, not for a namesake."""
         found = self.store.get(OPERATOR_STATE, state_key(owner))
         return found is not None and has_owner(found, owner["metadata"]["uid"])
 
     def made_at(self, owner: JsonObject) -> float | None:
-        """The time at which the state of an object was made, by the API server's clock in epoch seconds; None without
-        one."""
+        """Creation time of an object's state, in epoch seconds of the API server's clock; None without a state."""
         found = self.store.get(OPERATOR_STATE, state_key(owner))
         return times.from_text(found["metadata"].get("creationTimestamp")) if found is not None else None
 
@@ -82,16 +71,13 @@ class States:
             self.store.learn(OPERATOR_STATE, live)
 
     async def save(self, owner: JsonObject, state: S, *, before: S | None) -> None:
-        """Write the state of an object; `before` is the one that was read when it was decided, None if it rests on no
-        other.
-
-        Raises KubeError, with KubeConflictError where another process has written it meanwhile, and StateTakenError.
-        """
+        """Write the state of an object. `before`: the state that the decision used, or None if it used no state. Raises
+        StateTakenError, and KubeError: KubeConflictError if another process has written the state meanwhile."""
         address = state_key(owner)
         found = self.store.get(OPERATOR_STATE, address)
         self._require_ours(found, owner)
         if before is not None and not self._stands(owner, before):
-            raise KubeConflictError(f"OperatorState {address[1]} was written since this was decided", status=409)
+            raise KubeConflictError(f"OperatorState {address[1]} has changed since this decision was made", status=409)
         body = _body(owner, write_state(state, self._content(owner)), self._of(owner))
         try:
             if found is None:
@@ -99,14 +85,9 @@ class States:
             else:
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 stored = await self.store.kube.replace({**body, "metadata": {**body["metadata"], **version}})
-        except KubeNotFoundError:
-            await self.store.refresh(OPERATOR_STATE, address)
-            raise
-        except KubeConflictError:
-            live = await self.store.refresh(OPERATOR_STATE, address)
-            self._require_ours(live, owner)
-            if live is not None:
-                self.store.learn(OPERATOR_STATE, live)
+        except (KubeNotFoundError, KubeConflictError):
+            await self.refresh(owner)
+            self._require_ours(self.store.get(OPERATOR_STATE, address), owner)
             raise
         self.store.learn(OPERATOR_STATE, stored)
         self._former.pop((kind_of(owner), key_of(owner)), None)
@@ -117,8 +98,8 @@ class States:
         except UnreadableStateError:
             return False
 
-    def forget(self, kind: Kind, key: Key) -> None:
-        """Note that an object is gone; its state goes with it."""
+    def drop_state(self, kind: Kind, key: Key) -> None:
+        """Keep the state of a deleted object in memory, for an object that replaces it."""
         now = self.clock.monotonic()
         for address in [each for each, (_, gone_at) in self._former.items() if now - gone_at >= FORMER_SECONDS]:
             del self._former[address]
@@ -132,7 +113,7 @@ class States:
             found, gone_at = self._former.get((kind_of(owner), key_of(owner)), (None, 0.0))
             if found is None or self.clock.monotonic() - gone_at >= FORMER_SECONDS:
                 return {}
-        # A ConsumerGroup may have adopted its own: what it belongs to says nothing about the Kafka group.
+        # A ConsumerGroup may own a state adopted from a namesake, so ownership proves nothing about the Kafka group.
         own = has_owner(found, owner["metadata"]["uid"]) and kind_of(owner) != CONSUMER_GROUP
         if not own and not self._may_inherit(found, owner):
             return {}
@@ -140,18 +121,20 @@ class States:
         return content if isinstance(content, dict) else {}
 
     def _may_inherit(self, state: JsonObject, owner: JsonObject) -> bool:
-        """True if what was known of a namesake holds for this object.
+        """True if this object inherits a namesake's state.
 
-        A KafkaCluster that was deleted and made again accepts the cluster that it finds: people are told to do that. A
-        ConsumerGroup of another Kafka group has nothing of the former one, and neither have the runs of that.
+        A recreated KafkaCluster does not inherit the state of the deleted one, because users recreate a KafkaCluster to
+        make the operator accept another Kafka cluster. It inherits a state without an owner, for example from a backup.
+        A ConsumerGroup for another Kafka group inherits nothing, and neither do its runs.
         """
         if kind_of(owner) == KAFKA_CLUSTER:
             return not _references(state)
-        former = annotation_of(state, KAFKA_GROUP_ANNOTATION)
+        former = labels.annotation_of(state, labels.KAFKA_GROUP_ANNOTATION)
         return former is None or former == self._of(owner)
 
     def _of(self, owner: JsonObject) -> str | None:
-        """The KafkaCluster and the Kafka group that an object is about; None where there is none, or not yet."""
+        """The KafkaCluster and the Kafka group of a ConsumerGroup or of its run, joined by `/`; None for other kinds,
+        or if the run's ConsumerGroup is missing."""
         kind = kind_of(owner)
         if kind in RUNS:
             return self._of(group) if (group := self.store.get(CONSUMER_GROUP, group_of(owner))) is not None else None
@@ -167,29 +150,29 @@ class States:
 
 def _body(owner: JsonObject, content: JsonObject, of: str | None) -> JsonObject:
     metadata, kind = owner["metadata"], kind_of(owner)
-    labels = {MANAGED_BY_LABEL: MANAGER} | ({GROUP_LABEL: metadata["name"]} if kind == CONSUMER_GROUP else {})
+    of_group = {labels.GROUP_LABEL: metadata["name"]} if kind == CONSUMER_GROUP else {}
     head = child_head(
         OPERATOR_STATE.api_version,
         OPERATOR_STATE.kind,
         state_key(owner)[1],
         owner=Owner(kind.kind, metadata["namespace"], metadata["name"], metadata["uid"]),
-        labels=labels,
+        labels={labels.MANAGED_BY_LABEL: labels.MANAGER, **of_group},
     )
     if of is not None:
-        head["metadata"]["annotations"] = {KAFKA_GROUP_ANNOTATION: of}
+        head["metadata"]["annotations"] = {labels.KAFKA_GROUP_ANNOTATION: of}
     return {**head, "data": content}
 
 
 def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
-    """True if all its owners are former objects of this kind and name.
+    """True if all owners of a state are former objects with the kind and name of `owner`.
 
-    An orphaning deletion leaves a state without an owner, and so do backups. It belongs to the object of its name;
-    that of a ConsumerGroup to one that adopts it together with the fleet.
+    Deletions with `--cascade=orphan` and restored backups leave states without an owner. Such a state belongs to the
+    object that it is named after, but a ConsumerGroup gets it only if it adopts the former fleet.
     """
     mine = (owner["kind"], owner["metadata"]["name"])
     references = _references(state)
     if not references:
-        return label_of(state, MANAGED_BY_LABEL) == MANAGER and kind_of(owner) != CONSUMER_GROUP
+        return labels.label_of(state, labels.MANAGED_BY_LABEL) == labels.MANAGER and kind_of(owner) != CONSUMER_GROUP
     return all((each["kind"], each["name"]) == mine for each in references)
 
 

@@ -1,6 +1,4 @@
-"""Events that follow from the change between two statuses. Pure."""
-
-from __future__ import annotations
+"""Derives Events from the differences between two statuses. Pure."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -22,7 +20,7 @@ GOOD: Final[dict[str, str]] = {
     conditions.OFFSETS_KEPT: "True",
     conditions.RETRIES_KEPT: "True",
 }
-"""The conditions whose turning is worth an Event, with the status that is good news."""
+"""Conditions whose transitions are recorded as Events, each with its good status."""
 
 ON_THE_WAY: Final = frozenset(
     {
@@ -51,33 +49,33 @@ ON_THE_WAY: Final = frozenset(
         conditions.EXPIRY_ALLOWED,
     }
 )
-"""Reasons of conditions that are not good yet, or not meant to be: nothing to warn of."""
-
+"""Reasons of conditions that are not good yet, or deliberately not good (as in a suspended group). They cause no
+Warning."""
 
 ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
-"""Conditions that are told when they become good, also where nobody was warned before."""
+"""Conditions that cause an Event when they become good, even if no Warning preceded it."""
 
 
-class Turn(NamedTuple):
+class Transition(NamedTuple):
     type: Literal["Normal", "Warning"]
     reason: str
     note: str
 
 
-def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """The conditions that became good or bad, or bad for another reason.
+def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """Find the conditions that became good or bad, or are bad for another reason.
 
-    Unknown is no news by itself, and a condition that becomes good for the first time in a row of Unknowns is only
-    worth an Event for Ready. One cause that several conditions give in the same words is told once: an outage of Kafka
-    under thousands of groups is thousands of Events as it is.
+    A change to Unknown is no transition. A change from Unknown to good is recorded only for Ready. If several
+    conditions of the object have the same reason and message, only one Event is recorded. During an outage of Kafka,
+    thousands of groups record Events, so there must be few for each group.
     """
     known, told = {c["type"]: c for c in before.get("conditions", ())}, set[tuple[str, str]]()
     found = [
-        *_group_turns(before, after),
-        *_upgrade_turns(before, after),
-        *_coordinator_turns(before, after),
-        *_expired_turns(before, after),
-        *_lagging_turns(before, after),
+        *_group_transitions(before, after),
+        *_upgrade_transitions(before, after),
+        *_coordinator_transitions(before, after),
+        *_expired_transitions(before, after),
+        *_lagging_transitions(before, after),
     ]
     for condition in after.get("conditions", ()):
         good = GOOD.get(condition["type"])
@@ -88,49 +86,50 @@ def turns(before: JsonObject, after: JsonObject) -> list[Turn]:
             continue
         is_good = condition["status"] == good
         if not is_good and condition["reason"] in ON_THE_WAY and (not old or old.get("reason") in ON_THE_WAY):
-            continue  # the first visit of a new object, and its next step, of which its children's Events tell
+            continue  # progress of a new object, which the Events of its children show
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
         if is_good and old.get("reason") in ON_THE_WAY and condition["type"] not in ALWAYS_TOLD:
-            continue  # nobody was warned: of a thousand new groups each would say it for each of its conditions
+            continue  # no Warning preceded, and a thousand new groups must not record all their conditions
         cause = (condition["reason"], condition["message"])
         if cause in told:
             continue
         told.add(cause)
         note = f"{condition['type']}: {condition['message']}"
         calm = is_good or condition["reason"] in ON_THE_WAY
-        found.append(Turn("Normal" if calm else "Warning", condition["reason"], note))
+        found.append(Transition("Normal" if calm else "Warning", condition["reason"], note))
     return found
 
 
-def _lagging_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """A fleet that falls behind, and that no bound of anybody keeps small. Other bounds are somebody's wish."""
+def _lagging_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """The transition of a fleet that falls behind although it is not at a limit that its user set. A fleet at such a
+    limit causes no Event, because users set limits on purpose."""
     was, now = (
         conditions.find_condition(status.get("conditions") or (), conditions.SCALING_LIMITED) or {}
         for status in (before, after)
     )
     if now.get("reason") != LAGGING or was.get("reason") == LAGGING:
         return []
-    return [Turn("Warning", LAGGING, now["message"])]
+    return [Transition("Warning", LAGGING, now["message"])]
 
 
 GROUP_DEAD: Final = "GroupDead"
 
 
-def _group_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """A Kafka group that is gone, and its offsets with it.
+def _group_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """The transitions of a Kafka group to Dead: the group no longer exists, and its offsets are lost.
 
-    No other state is worth an Event: rebalances are daily work, one that lasts is a reason of Degraded, and a group
-    that cannot be observed is one of ClusterReachable.
+    Other states of the group cause no Event here: rebalances are routine, a rebalance that takes too long is a reason
+    of Degraded, and a group that cannot be observed is a reason of ClusterReachable.
     """
     known = {(entry["to"], entry["at"]) for entry in before.get("transitions") or ()}
     return [
-        Turn(
+        Transition(
             "Warning",
             GROUP_DEAD,
-            f"the Kafka group does not exist any more: {entry['cause']}; workers begin where "
-            "spec.consumer.autoOffsetReset says",
+            f"the Kafka group no longer exists: {entry['cause']}; workers start at the offsets that "
+            "spec.consumer.autoOffsetReset determines",
         )
         for entry in after.get("transitions") or ()
         if entry["to"] == "Dead" and entry["from"] != "Unknown" and (entry["to"], entry["at"]) not in known
@@ -144,8 +143,9 @@ UPGRADE_REASONS: Final = {
 }
 
 
-def _upgrade_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """An upgrade that has begun, has arrived, or has failed and so holds up those of other groups."""
+def _upgrade_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """The transition of an upgrade that started, completed or failed. A failed upgrade delays the upgrades of other
+    groups."""
     old, new = before.get("upgrade") or {}, after.get("upgrade") or {}
     reason = UPGRADE_REASONS.get(new.get("phase", ""))
     if reason is None or new == old:
@@ -154,25 +154,25 @@ def _upgrade_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     brought += ["the KafkaCluster's changed connection"] if "connection" in new else []
     note = f"upgrade to {' and '.join(brought)}: {new['phase']}"
     if new["phase"] != "Failed":
-        return [Turn("Normal", reason, note)]
+        return [Transition("Normal", reason, note)]
     progress = conditions.find_condition(after.get("conditions") or (), conditions.PROGRESSING) or {}
-    return [Turn("Warning", reason, f"{note}; no further group goes over to it: {progress.get('message', '')}")]
+    return [Transition("Warning", reason, f"{note}; no further group gets this upgrade: {progress.get('message', '')}")]
 
 
-def _coordinator_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """A group that has come to a crowded coordinator, or whose coordinator has become crowded."""
+def _coordinator_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """The transition of a group whose coordinator became crowded, or which moved to a crowded coordinator."""
     old, new = (status.get("coordinator") or {} for status in (before, after))
     if not new.get("crowded") or (old.get("crowded") and old.get("id") == new.get("id")):
         return []
     note = (
         f"broker {new.get('id')}, the coordinator of the Kafka group, coordinates far more groups than its share: see "
-        "the condition CoordinatorsBalanced of the KafkaCluster; another spec.groupId may fall on another broker"
+        "the condition CoordinatorsBalanced of the KafkaCluster; a different spec.groupId may map to another broker"
     )
-    return [Turn("Warning", conditions.COORDINATOR_CROWDED, note)]
+    return [Transition("Warning", conditions.COORDINATOR_CROWDED, note)]
 
 
-def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
-    """Records that were deleted while they waited for a retry."""
+def _expired_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
+    """The transition of a group that lost more records because they were deleted while they waited for a retry."""
     old, new = (status.get("retry") or {} for status in (before, after))
     lost = new.get("expired", 0) - old.get("expired", 0)
     if lost <= 0:
@@ -180,7 +180,7 @@ def _expired_turns(before: JsonObject, after: JsonObject) -> list[Turn]:
     known = old.get("expiredTo") or ()
     topics = sorted({end["topic"] for end in new.get("expiredTo") or () if end not in known})
     note = f"records that waited in {', '.join(topics)} were deleted before they could be handled, and are lost: {lost}"
-    return [Turn("Warning", RETRIES_EXPIRED, f"{note}, {new['expired']} in all")]
+    return [Transition("Warning", RETRIES_EXPIRED, f"{note}, {new['expired']} in all")]
 
 
 RETRIES_EXPIRED: Final = "RetriesExpired"

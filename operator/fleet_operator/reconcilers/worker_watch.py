@@ -1,14 +1,11 @@
-"""The workers' own reports, read in the background: main and retry workers of each group, in turns where many.
+"""Reads the reports of all main and retry workers in the background; the workers of a large group are asked in rounds.
 
-A reconcile never waits for a worker: it takes the last answer. A task asks the workers again and again, those of fleets
-that are followed closely more often; an answer with a change, and one that came no more, bring the group back into the
-queue. Many workers are asked less often, and so is one that does not answer.
+A reconcile never waits for a worker: it uses the last answer. A task asks workers periodically, and more often while
+records wait in Kafka or a report shows a problem. A changed or expired answer queues the group. Workers are asked less
+often if there are many of them, or if they do not answer.
 """
 
-from __future__ import annotations
-
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -22,35 +19,35 @@ from fleet_operator.planning.labels import CONTAINER
 from fleet_operator.planning.observation import WorkerObservation
 from fleet_operator.runtime.cache import Key
 
-log = logging.getLogger(__name__)
-
 FRESH_SECONDS: Final = 10.0
 CALM_SECONDS: Final = 60.0
-"""Interval for fleets that are not followed closely: nothing waits for them, and no report shows a problem."""
+"""Interval between rounds of a fleet while none of its records wait and none of its reports show a problem."""
 ASKED_PER_SECOND_MAX: Final = 50
-"""Workers of closely followed fleets asked in a second, on average. With more of them in all each is asked less often,
-but no less than every SLOWEST_SECONDS."""
+"""Largest average number of workers that are asked per second in all fleets that are asked often. If these fleets have
+too many workers for that, each worker is asked less often, but at least once every SLOWEST_SECONDS."""
 SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
-"""The longest pause after a worker did not answer: the operator may be outside the pod network. The first pause is that
-of a closely followed fleet, and each further one is twice as long."""
+"""Longest pause before a worker that did not answer is asked again. It may never answer, for example if the operator
+runs outside the pod network. The first pause is FRESH_SECONDS, and each further pause is twice as long."""
 CALLS_AT_ONCE_MAX: Final = 32
 NAMESPACE_CALLS_MAX: Final = 16
-"""Calls at once, in all and to one namespace: each call to a silent worker takes two seconds."""
+"""Largest number of concurrent calls to the workers of one namespace; CALLS_AT_ONCE_MAX limits the calls to workers of
+all namespaces. A call to a worker that does not answer takes two seconds."""
 KEPT_SECONDS: Final = 60.0
 CALM_KEPT_SECONDS: Final = 150.0
-"""Time for which an answer counts when the worker has not answered again, of fleets that are followed closely and of
-others; longer where a worker's turn comes less often."""
-TURNS_KEPT: Final = 2
-"""An answer counts at least until the worker was to be asked so many times more."""
+"""Time in seconds for which a worker's last answer counts; in fleets that are asked often, this is KEPT_SECONDS. In
+large fleets, whose workers are asked less often, answers count longer."""
+ROUNDS_KEPT: Final = 2
+"""An answer expires at the earliest after each worker of its fleet could be asked this many times."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
-"""A round asks at least so many workers of one group, and all of them have their turn within so many rounds."""
+"""Largest number of rounds needed to ask every worker of a group once. A round asks up to ASKED_MAX workers, or more if
+the group would otherwise need more rounds."""
 
 
 class _Address(NamedTuple):
-    """Address of a worker. A restarted worker has another one, so that its earlier answers are dropped."""
+    """Identity and address of a worker. A restart changes `restarts`, so that earlier answers are dropped."""
 
     pod: str
     ip: str
@@ -60,7 +57,7 @@ class _Address(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A report of a worker, when it was asked for it, and until when that counts at least (monotonic seconds)."""
+    """A worker's report, the time of its request, and the earliest time at which it expires (monotonic seconds)."""
 
     said: WorkerObservation
     at: float
@@ -72,9 +69,11 @@ class _Answer(NamedTuple):
 
 @dataclass(slots=True)
 class _Fleet:
-    """One group's last answers, when each worker was asked and when the next round is due (monotonic seconds).
+    """The state of one group: its workers' last answers, the times of the last requests, and the time of the next round
+    (monotonic seconds).
 
-    `pauses` has the seconds for which a worker that did not answer is not asked again.
+    - `pauses`: for each worker that did not answer, the least number of seconds between its last and next request.
+    - `closely`: the workers are asked often.
     """
 
     answers: dict[_Address, _Answer] = field(default_factory=dict)
@@ -86,42 +85,43 @@ class _Fleet:
     asking: asyncio.Task[None] | None = None
 
     def kept_s(self, interval: float) -> float:
-        """Time for which an answer counts at this interval between rounds: a worker may have to wait for its turn."""
+        """Seconds for which an answer counts. `interval`: seconds between rounds. An answer counts for several rounds,
+        because a worker of a large group is not asked in each round."""
         rounds = -(-len(self.living) // _at_once(len(self.living)))
-        return max(KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS, TURNS_KEPT * rounds * interval)
+        return max(KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS, ROUNDS_KEPT * rounds * interval)
 
-    def forget_all_but(self, living: Collection[_Address]) -> None:
+    def retain(self, living: Collection[_Address]) -> None:
         self.answers = {each: answer for each, answer in self.answers.items() if each in living}
         self.asked_at = {each: at for each, at in self.asked_at.items() if each in living}
         self.pauses = {each: pause for each, pause in self.pauses.items() if each in living}
 
-    def turn(self, now: float) -> list[_Address]:
-        """The workers of the next round: those that have waited longest."""
+    def next_round(self, now: float) -> list[_Address]:
+        """The workers to ask in the next round: those whose last request is the longest ago."""
         asked = {each: self.asked_at.get(each, float("-inf")) for each in self.living}
         due = [each for each, at in asked.items() if at + self.pauses.get(each, 0.0) <= now]
         return sorted(due, key=lambda each: (asked[each], each))[: _at_once(len(self.living))]
 
 
 class WorkerWatch:
-    """All fleets' workers. `keep_asking` goes on in the background, until `close`; all on the event loop."""
+    """Asks the workers of all fleets for reports; `keep_asking` runs until `close`. Used on the event loop only."""
 
-    def __init__(self, client: WorkerStatusClient, clock: Clock, news: Callable[[Key], None]) -> None:
+    def __init__(self, client: WorkerStatusClient, clock: Clock, changed: Callable[[Key], None]) -> None:
         self._client = client
         self._clock = clock
-        self._news = news
+        self._changed = changed
         self._fleets: dict[Key, _Fleet] = {}
-        self._close = 0  # living workers of closely followed fleets
+        self._close = 0  # number of running workers in fleets that are asked often
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
-        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()  # of namespaces that have calls
+        self._shares = WeakValueDictionary[str, asyncio.Semaphore]()  # limits of concurrent calls, keyed by namespace
 
     def answers(self, group: Key, pods: Sequence[JsonObject]) -> tuple[WorkerObservation, ...]:
-        """The last answers of the workers in these pods, main and retry; new workers are asked soon."""
+        """The last answers of the workers in these pods; new workers are asked soon."""
         fleet = self._fleets.setdefault(group, _Fleet())
         living = frozenset(_addresses(pods))
         if living != fleet.living:
             self._close += (len(living) - len(fleet.living)) if fleet.closely else 0
             fleet.living = living
-            fleet.forget_all_but(living)
+            fleet.retain(living)
         now = self._clock.monotonic()
         if any(each not in fleet.asked_at for each in living):
             fleet.due_at = now
@@ -129,7 +129,7 @@ class WorkerWatch:
         return self.latest(group)
 
     def latest(self, group: Key) -> tuple[WorkerObservation, ...]:
-        """The last answers of a group's workers, without asking for more."""
+        """The last answers of a group's workers; does not ask workers for new answers."""
         fleet = self._fleets.get(group)
         if fleet is None:
             return ()
@@ -137,7 +137,7 @@ class WorkerWatch:
         return tuple(answer.said for _, answer in sorted(fleet.answers.items()) if answer.counts(now, kept_s))
 
     def follow(self, group: Key, *, closely: bool) -> None:
-        """Set whether a group's workers are asked often; `answers` comes first."""
+        """Set whether the workers of a group are asked often. Call `answers` for the group first."""
         fleet = self._fleets.get(group)
         if fleet is not None and closely != fleet.closely:
             fleet.closely = closely
@@ -156,23 +156,23 @@ class WorkerWatch:
                 for each in lapsed:
                     del fleet.answers[each]
                 if lapsed:
-                    self._news(group)
+                    self._changed(group)
                 self._ask_if_due(group, fleet, now)
 
     def _ask_if_due(self, group: Key, fleet: _Fleet, now: float) -> None:
         if not fleet.living or fleet.asking is not None or now < fleet.due_at:
             return
         fleet.due_at = now + self._interval(fleet)
-        if turn := fleet.turn(now):
-            fleet.asked_at |= dict.fromkeys(turn, now)
-            fleet.asking = asyncio.create_task(self._ask(group, fleet, turn), name=f"workers-of-{'/'.join(group)}")
+        if workers := fleet.next_round(now):
+            fleet.asked_at |= dict.fromkeys(workers, now)
+            fleet.asking = asyncio.create_task(self._ask(group, fleet, workers), name=f"workers-of-{'/'.join(group)}")
 
     def _interval(self, fleet: _Fleet) -> float:
         """Seconds from one round of a fleet to the next."""
         interval = max(FRESH_SECONDS, min(SLOWEST_SECONDS, self._close / ASKED_PER_SECOND_MAX))
         return interval if fleet.closely else max(interval, CALM_SECONDS)
 
-    def forget(self, group: Key) -> None:
+    def drop_group(self, group: Key) -> None:
         fleet = self._fleets.pop(group, None)
         if fleet is None:
             return
@@ -186,17 +186,17 @@ class WorkerWatch:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
 
-    async def _ask(self, group: Key, fleet: _Fleet, turn: Sequence[_Address]) -> None:
+    async def _ask(self, group: Key, fleet: _Fleet, workers: Sequence[_Address]) -> None:
         try:
-            news = await asyncio.gather(*(self._ask_worker(group[0], fleet, each) for each in turn))
+            changes = await asyncio.gather(*(self._ask_worker(group[0], fleet, each) for each in workers))
         finally:
             fleet.asking = None
-        if any(news):
-            self._news(group)
+        if any(changes):
+            self._changed(group)
 
     async def _ask_worker(self, namespace: str, fleet: _Fleet, each: _Address) -> bool:
-        """Ask a worker once it has its turn; True if it says something else than before."""
-        # Namespaces take turns: the queue for all calls has no more of one of them than its share.
+        """Ask a worker as soon as the limits of concurrent calls allow it; return True if its answer has changed."""
+        # The namespace's permit is acquired first, so that calls to one namespace cannot occupy all permits for calls.
         share = self._shares.setdefault(namespace, asyncio.Semaphore(NAMESPACE_CALLS_MAX))
         async with share, self._calls:
             at = self._clock.monotonic()
@@ -207,7 +207,7 @@ class WorkerWatch:
         fleet.asked_at[each] = at
         if answer is None:
             fleet.pauses[each] = pause = min(SILENT_SECONDS, 2 * fleet.pauses.get(each, FRESH_SECONDS / 2))
-            if before is None:  # it may have begun just now and not listen yet, and its fleet's next round is far away
+            if before is None:  # the worker may have just started and may not listen yet, so ask it soon again
                 fleet.due_at = min(fleet.due_at, at + pause)
             return False
         fleet.pauses.pop(each, None)
@@ -217,7 +217,6 @@ class WorkerWatch:
 
 
 def _at_once(living: int) -> int:
-    """The most workers of a fleet in one round."""
     return max(ASKED_MAX, -(-living // ROUNDS_MAX))
 
 
@@ -235,10 +234,7 @@ def _restarts(pod: JsonObject) -> int:
 
 
 def _port(pod: JsonObject) -> int:
-    """The port of the worker in this pod: pods of different revisions may differ."""
-    for container in pod.get("spec", {}).get("containers", ()):
-        if container.get("name") == CONTAINER:
-            for port in container.get("ports", ()):
-                if port.get("name") == "http":
-                    return int(port["containerPort"])
-    return WORKER_PORT
+    """The port of the worker in this pod. Pods of different revisions may use different ports."""
+    containers = (each for each in pod.get("spec", {}).get("containers", ()) if each.get("name") == CONTAINER)
+    ports = (port for container in containers for port in container.get("ports", ()))
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == "http"), WORKER_PORT)

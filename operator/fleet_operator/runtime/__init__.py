@@ -1,4 +1,6 @@
-"""Machinery of every controller: queue, caches, lease, events, metrics, health. It knows neither Kafka nor reconcilers.
+"""Infrastructure of all controllers: queue, caches, Lease, Events, metrics, health. It knows neither Kafka nor
+reconcilers.
 
-Decisions are in pure classes that are given `now`; the coroutines around them only wait and call.
+Decisions are made by pure classes, which get the time as the argument `now`. The coroutines around them only wait and
+make calls.
 """

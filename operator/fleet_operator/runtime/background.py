@@ -1,9 +1,7 @@
-"""Work for one object in the background: its reconciles never wait for it.
+"""Runs background tasks of one object. Reconciles of the object never wait for these tasks.
 
-A reconcile starts a piece of work and takes what the last one has left. The end of a piece queues the object.
+A reconcile starts a task. The object is queued again when the task ends, and the next reconcile reads the result.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
@@ -16,11 +14,11 @@ from fleet_consumer.clock import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 10.0
-"""Pause between two pieces of work of a name. In memory only: a new process may begin at once."""
+"""Pause between two tasks of the same name. It is in memory only, so a new process may start a task at once."""
 
 
 class Tasks:
-    """The running work of all objects; `close` cancels it and the requeues that are still to come."""
+    """The running tasks and pending requeues of all objects; `close` cancels both."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[None]] = set()
@@ -37,11 +35,10 @@ class Tasks:
 
 @dataclass(slots=True)
 class Background:
-    """The work of one object, at most one piece of each name at a time.
+    """The background tasks of one object. At most one task of each name runs at a time. Used on the event loop only.
 
-    There is a pause between two pieces of a name, also after success, as the observation behind the next one lags.
-    `again` queues the object; `failures` are the errors that end a piece of work, and that the next one may not meet.
-    Used on the event loop only.
+    A pause follows each task, even a successful one, because the next task relies on an observation, which may be
+    older than that task. `again` queues the object; after one of the expected `failures`, a later task may succeed.
     """
 
     name: str
@@ -51,9 +48,9 @@ class Background:
     failures: tuple[type[Exception], ...]
     _running: set[str] = field(default_factory=set)
     _pauses: dict[str, float] = field(default_factory=dict)
-    """Ends of pauses, monotonic seconds."""
+    """End of each pause in monotonic seconds, keyed by task name."""
     _returns: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    """Requeues at the end of a pause."""
+    """Timers that queue the object at the end of a pause, keyed by task name."""
 
     def start(
         self,
@@ -65,50 +62,40 @@ class Background:
         after_failure: float = PAUSE_SECONDS,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Start a piece of work, unless one of this name is running or the pause after the last one is not over.
-
-        It ends within `seconds`. The `pause` that follows on success and the one `after_failure` are in seconds, too.
-        A failure is passed to `failed`, or else logged.
-        """
+        """Start a task, unless one of this name is running or the pause after the last one is not over. The task is
+        cancelled after `seconds`. The next pause is `pause` after a success, `after_failure` after a failure. A failure
+        is passed to `failed` if that is set, and logged otherwise."""
         if work in self._running:
             return
         left = self._pauses.get(work, 0.0) - self.clock.monotonic()
         if left > 0.0:
             self._come_back(work, left)
             return
+
+        async def run() -> None:
+            after = after_failure
+            try:
+                async with asyncio.timeout(seconds):
+                    await make()
+                    after = pause
+            except self.failures as error:
+                if failed is not None:
+                    failed(error)
+                else:  # the outcome is unknown until the next observation
+                    fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
+                    log.warning("action on Kafka failed", extra=fields)
+            finally:
+                self._running.discard(work)
+                self._pauses[work] = self.clock.monotonic() + after
+            self.again()
+
         self._running.add(work)
-        task = asyncio.create_task(
-            self._run(work, make, seconds, (pause, after_failure), failed), name=f"{work}-of-{self.name}"
-        )
+        task = asyncio.create_task(run(), name=f"{work}-of-{self.name}")
         self.tasks.running.add(task)
         task.add_done_callback(self.tasks.running.discard)
 
-    async def _run(
-        self,
-        work: str,
-        make: Callable[[], Awaitable[None]],
-        seconds: float,
-        pauses: tuple[float, float],
-        failed: Callable[[Exception], None] | None,
-    ) -> None:
-        after = pauses[1]
-        try:
-            async with asyncio.timeout(seconds):
-                await make()
-                after = pauses[0]
-        except self.failures as error:
-            if failed is not None:
-                failed(error)
-            else:  # the outcome is unknown until the next observation
-                fields = {"key": self.name, "action": work, "error": str(error) or type(error).__name__}
-                log.warning("action on Kafka failed", extra=fields)
-        finally:
-            self._running.discard(work)
-            self._pauses[work] = self.clock.monotonic() + after
-        self.again()
-
     def _come_back(self, work: str, seconds: float) -> None:
-        """Queue the object at the end of the pause: there may be no other event."""
+        """Queue the object at the end of the pause, because perhaps no other event will queue it."""
 
         def over() -> None:
             self.tasks.timers.discard(self._returns.pop(work))

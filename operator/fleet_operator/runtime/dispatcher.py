@@ -1,17 +1,15 @@
-"""Tasks that take keys from a queue and reconcile them: the half of the work queue that waits.
+"""Runs tasks that take keys from the work queue and reconcile them.
 
-An outcome is a value: a result with or without a time to come back, or an exception, which means backoff. Each key has
-one worker at a time; different keys run side by side up to the number of workers.
+A reconcile returns the seconds after which the key is due again, or None if only an event makes it due. If it raises an
+error, the key is retried with backoff. Each key is reconciled by one worker at a time; different keys are reconciled
+concurrently, up to the number of workers.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from fleet_operator.clients.kinds import Kind
@@ -23,25 +21,18 @@ from fleet_operator.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
-"""Time for which a stop waits for reconciles in flight: longer than a sound one takes, shorter than a pod's grace."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Success of a reconcile: done until something changes, or due again `requeue_after` seconds from now."""
-
-    requeue_after: float | None = None
+"""Maximum wait of `stop` for running reconciles: longer than a normal one, shorter than the pod's grace period."""
 
 
 class Dispatcher:
-    """A fixed number of tasks on the running event loop. `start` and `stop` once each; `add` at any time on the loop.
+    """A fixed number of worker tasks. Call `start` and `stop` once each, `add` at any time, all on the event loop.
 
-    `reconcile` may raise: a KubeError is expected and logged short, anything else is a bug and logged with its stack;
-    both back off. `kind` names the key's kind in logs and metrics.
+    A KubeError from `reconcile` is expected, and is logged without its stack. Any other error is a bug, and is logged
+    with its stack. `kind` is the kind of the keys in logs and metrics.
     """
 
     def __init__(
-        self, kind: str, reconcile: Callable[[Key], Awaitable[Result]], *, count: int, metrics: Metrics
+        self, kind: str, reconcile: Callable[[Key], Awaitable[float | None]], *, count: int, metrics: Metrics
     ) -> None:
         self._kind = kind
         self._reconcile = reconcile
@@ -54,16 +45,16 @@ class Dispatcher:
         self._stopping = False
 
     def start(self) -> None:
-        """Start the workers; keys added before this are taken first."""
+        """Start the workers. Keys may already have been added."""
         assert not self._tasks, "workers are started once"
         now = asyncio.get_running_loop().time
-        # Counted by whoever scrapes: it grows most while no worker takes a key.
+        # Computed at each scrape, because the depth grows most while no worker takes a key.
         self._metrics.queue_depth.labels(self._kind).set_function(lambda: self._queue.depth(now()))
         for number in range(self._count):
             self._tasks.append(asyncio.create_task(self._work(), name=f"{self._kind}-worker-{number}"))
 
     async def stop(self) -> None:
-        """Take no more keys, wait a bounded time for those being worked on, then cancel and name what was left."""
+        """Take no more keys, and wait for running reconciles; those still running after DRAIN_SECONDS are cancelled."""
         self._stopping = True
         self._wake.set()
         if self._tasks:
@@ -75,17 +66,14 @@ class Dispatcher:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def add(self, key: Key) -> None:
-        """Ask for a key to be reconciled now."""
         self._queue.add(key, self._now())
         self._wake.set()
 
     def add_new(self, key: Key) -> None:
-        """Ask for the key of a new object to be reconciled before those that wait."""
         self._queue.add_new(key, self._now())
         self._wake.set()
 
     def add_after(self, key: Key, delay: float) -> None:
-        """Ask for a key to be reconciled within `delay` seconds."""
         self._queue.add_after(key, delay, self._now())
         self._wake.set()
 
@@ -94,7 +82,7 @@ class Dispatcher:
 
     async def _work(self) -> None:
         while not self._stopping:
-            taken = self._queue.take(self._now())
+            taken = self._queue.next_key(self._now())
             if taken is None:
                 await self._wait()
                 continue
@@ -102,10 +90,10 @@ class Dispatcher:
             self._metrics.queue_wait.labels(self._kind).observe(overdue)
             await self._attempt(key)
             self._queue.finish(key)
-            self._wake.set()  # the key itself may be due again, and another worker may be waiting
+            self._wake.set()  # the key may be due again, and another worker may be idle
 
     async def _wait(self) -> None:
-        """Until a key may be due. The latch is cleared before the queue is looked at again, so no wake-up is lost."""
+        """`_wake` is cleared before the queue is checked, so no wake-up is lost."""
         self._wake.clear()
         due = self._queue.next_due()
         timeout = None if due is None else max(due - self._now(), 0.0)
@@ -118,7 +106,7 @@ class Dispatcher:
     async def _attempt(self, key: Key) -> None:
         began = self._now()
         try:
-            result = await self._reconcile(key)
+            requeue_after = await self._reconcile(key)
         except KubeError as error:
             self._fail(key, error.reason, error.retry_after or 0.0, error, stack=False)
             outcome = "error"
@@ -127,8 +115,8 @@ class Dispatcher:
             outcome = "bug"
         else:
             self._queue.succeeded(key)
-            if result.requeue_after is not None:
-                self._queue.add_after(key, result.requeue_after, self._now())
+            if requeue_after is not None:
+                self._queue.add_after(key, requeue_after, self._now())
             outcome = "done"
         self._metrics.reconciles.labels(self._kind, outcome).inc()
         self._metrics.reconcile_seconds.labels(self._kind).observe(self._now() - began)

@@ -1,14 +1,13 @@
 """The operator's HTTP endpoints: probes and metrics.
 
-Liveness answers whether the event loop still turns, never whether Kafka or the API server is well: restarting this
-process mends neither. A blocking call stops watching, reconciling and probes all at once: a task measures how late each
-of its ticks is. A loop that does not turn cannot say so itself, so a dump of all stacks is armed at every tick for a
-time well after the next one; it goes to stderr while the loop still hangs.
+The liveness probe checks only that the event loop runs, because a restart fixes neither Kafka nor the API server. A
+blocking call stops watches, reconciles and probes alike, so a task measures the delay of its own ticks. A blocked loop
+cannot report its own delay, so each tick also arms a timer that dumps all stacks to stderr if no further tick follows
+in time.
 
-Readiness means "able to do my part": a standby that waits for the Lease is ready.
+A standby that waits for the Lease is ready. Probes are not served by kopf's `on.probe`, because kopf serves them only
+after its start, and a standby must answer earlier.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -23,13 +22,13 @@ from fleet_operator.runtime.metrics import CONTENT_TYPE, Metrics
 
 TICK_SECONDS: Final = 0.5
 LATE_SECONDS: Final = 0.5
-"""Worth a line in the log."""
+"""Delay above which a late tick is logged."""
 DEAD_SECONDS: Final = 10.0
-"""Worth failing the liveness probe, and a dump of all stacks."""
+"""Delay above which the liveness probe fails and all stacks are dumped."""
 
 
 class LoopWatchdog:
-    """Measures the loop it is started on. `start` and `stop` once each."""
+    """Measures the delay of the event loop on which it was started. Call `start` and `stop` once each."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -46,7 +45,7 @@ class LoopWatchdog:
                 await self._task
 
     def complaint(self) -> str | None:
-        """The reason why the process should be restarted, or None."""
+        """The reason to restart the process, or None."""
         if self._lag > DEAD_SECONDS:
             return f"the event loop was blocked for {self._lag:.1f} s"
         return None
@@ -72,10 +71,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HealthServer:
-    """Serves /healthz and /readyz on one port and /metrics on another; port 0 takes a free one (see `ports`).
-
-    `ready` returns None, or what is not ready yet.
-    """
+    """Serves /healthz and /readyz on one port and /metrics on another. With port 0, a free port is used (see `ports`).
+    `ready` returns None, or the reason why the process is not ready."""
 
     def __init__(
         self,
@@ -89,17 +86,14 @@ class HealthServer:
         self._metrics = metrics
         self._watchdog = watchdog
         self._ready = ready
-        self._wanted = (health_port, metrics_port)
+        self._health_port, self._metrics_port = health_port, metrics_port
         self._rendering = asyncio.Lock()
         self._runners: list[web.AppRunner] = []
         self.ports: tuple[int, ...] = ()
 
     async def start(self) -> None:
-        health = {"/healthz": self._healthz, "/readyz": self._readyz}
-        ports = []
-        for port, routes in zip(self._wanted, (health, {"/metrics": self._scrape}), strict=True):
-            ports.append(await self._serve(port, routes))
-        self.ports = tuple(ports)
+        health = await self._serve(self._health_port, {"/healthz": self._healthz, "/readyz": self._readyz})
+        self.ports = (health, await self._serve(self._metrics_port, {"/metrics": self._scrape}))
 
     async def stop(self) -> None:
         for runner in self._runners:
@@ -114,7 +108,7 @@ class HealthServer:
         await runner.setup()
         self._runners.append(runner)
         await web.TCPSite(runner, port=port).start()
-        # With port 0, IPv4 and IPv6 get a port each; the reported one is that of IPv4 where there is one.
+        # With port 0, IPv4 and IPv6 get different ports. The IPv4 port is reported, if it exists.
         address = min(runner.addresses, key=len)
         return int(address[1])
 
@@ -125,7 +119,7 @@ class HealthServer:
         return _answer(self._ready())
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        # Thousands of groups take a second of CPU, in which the Lease must be renewed: a thread, one at a time.
+        # Rendered on a thread, one scrape at a time, because thousands of groups take a second of CPU time.
         async with self._rendering:
             body = await asyncio.to_thread(self._metrics.text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

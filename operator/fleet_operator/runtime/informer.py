@@ -1,12 +1,10 @@
-"""The watches of the kinds that belong to others: pods, StatefulSets, and whatever else a reconcile reads from a cache.
+"""Watches Kubernetes' own kinds that reconciles read from caches: pods, StatefulSets and others.
 
-A watch goes on from the version of the sweeper's list, so nothing is listed twice and no change is missed in between.
-It is made again when the API server ends it or the connection breaks. Where it cannot go on, because its version is too
-old or it is refused, the sweeper lists again, and the watch begins there. Each kind in each namespace is watched by
-itself: one that is refused ends no other.
+A watch continues from the resourceVersion of the sweeper's list, so nothing is listed twice, and no change between list
+and watch is missed. A watch is renewed when the API server ends it or the connection breaks. If its resourceVersion is
+too old, or if the watch is refused, the sweeper lists again, and the watch starts from that list. Each kind in each
+namespace has its own watch, so a refused watch does not end other watches.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
@@ -22,14 +20,14 @@ from fleet_operator.runtime.sweeper import Sweeper
 log = logging.getLogger(__name__)
 
 Sink = Callable[[Kind, JsonObject, bool], None]
-"""Called with the kind, the object, and whether it is gone."""
+"""A function that is called with the kind, the object, and True if the object was deleted."""
 
 RENEW_SECONDS: Final = 0.1
 RETRY_SECONDS_MAX: Final = 30.0
 
 
 class Informer:
-    """Watches of some kinds in some namespaces (none named: all). `run` once, while the sweeper of the same runs."""
+    """Watches kinds in namespaces (empty: all). Call `run` once, while the sweeper of the same kinds runs."""
 
     def __init__(
         self, kube: KubeClient, watched: Sequence[WatchedKind], sink: Sink, namespaces: Sequence[str], sweeper: Sweeper
@@ -41,7 +39,6 @@ class Informer:
         self._sweeper = sweeper
 
     async def run(self) -> None:
-        """Watch until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for watched in self._watched:
                 for namespace in self._namespaces:
@@ -65,13 +62,13 @@ class Informer:
                 if not isinstance(error, KubeUnavailableError):
                     version = ""
                     self._sweeper.again(kind, namespace, error)
-                elif failures & (failures - 1) == 0:  # the first, the second, the fourth
+                elif failures & (failures - 1) == 0:  # log failures 1, 2, 4, 8 and so on
                     fields = {"kind": kind.kind, "namespace": namespace or "all", "error": str(error)}
                     log.warning("watch failed", extra=fields)
             await asyncio.sleep(pause_after(failures))
 
 
 def pause_after(failures: int) -> float:
-    """Seconds before a watch is made again, with jitter: many break at once."""
+    """Seconds before a watch is renewed, with jitter, because many watches break at the same time."""
     longest = min(RENEW_SECONDS * 2.0 ** min(3 * failures, 10), RETRY_SECONDS_MAX)
     return random.uniform(0.5, 1.0) * longest

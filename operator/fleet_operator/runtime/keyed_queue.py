@@ -1,20 +1,19 @@
-"""Keys and when each is due: the pure half of the work queue.
+"""The work queue: keys and their due times. Pure; the dispatcher waits.
 
-The rules are those of controller-runtime's work queue. A key that is asked for ten times before its turn is worked on
-once. A key is never worked on twice at once: what is asked for while it is being worked on is due again right after.
-A failure delays the key's next turn, longer with each failure in a row; a success clears that. A request from outside
-(`add`) is due at once even for a key that is backing off: somebody may have fixed the cause. Work that keeps failing
-therefore must not cause its own requests (the watch filters those).
+The rules are those of controller-runtime's work queue. A key that is added ten times before work on it begins is worked
+on once. A key is never worked on twice at the same time; if it is added while it is worked on, it is due again right
+afterwards. Each consecutive failure increases the delay before the next attempt, and a success resets the delay. `add`
+makes a key due at once, even during its backoff, because somebody may have fixed the cause. Work that fails must
+therefore not add its own key, so events for its own status writes are ignored.
 
-Beyond those rules, new objects pass those that wait: whoever creates an object among thousands that are being worked on
-sees its first status soon. A turn of a new object is one request to the API server, a turn of another one may be
-twenty; so while new ones wait, at most three of the others are worked on at once, and no more than every fourth turn is
-theirs. They always have these, or a stream of new objects would hold up all others.
-Among new keys, and among those that are due, the namespaces take turns: however many objects one of them has, and
-however long each takes, a key of another waits for one of each namespace at most.
+In addition, new objects overtake waiting objects, so that a new object among thousands soon gets its first status. Work
+on a new object costs one request to the API server, work on another object 10 to 20. While new keys wait, every fourth
+start is therefore for a key that is not new, and at most three such keys are worked on at the same time. Without this
+share, a stream of new objects would starve all other keys. Among new keys, and among other due keys, namespaces are
+served in rotation: a key waits for at most one key of each other namespace, however many objects these namespaces have.
+
+Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
-
-from __future__ import annotations
 
 import heapq
 from collections import deque
@@ -26,18 +25,18 @@ from fleet_operator.runtime.cache import Key
 
 BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 60.0
-"""The delay after the first failure, doubled with each further one in a row, and the longest."""
+"""Delay in seconds after the first failure, and its maximum. Each further consecutive failure doubles the delay."""
 JITTER_FRACTION: Final = 0.5
-"""Up to this part of a delay is taken off at random, so that keys that failed together do not come back together."""
-OTHERS_TURN: Final = 4
-"""Of so many turns one is for keys that wait in their order, however many new ones there are."""
+"""Up to this fraction of a delay is subtracted at random, so that keys that failed together are retried apart."""
+OTHERS_SHARE: Final = 4
+"""One of every OTHERS_SHARE starts is for a key that is not new, however many new keys wait."""
 OTHERS_AT_ONCE: Final = 3
-"""While new keys wait, no other key is begun while so many new ones are being worked on."""
+"""Maximum number of keys that are not new and are worked on at the same time while new keys wait."""
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
-    """The delay after the n-th failure in a row (1 is the first), given `chance` in [0, 1)."""
-    # Beyond this exponent the maximum has long been reached; the bound keeps the power finite.
+    """The delay after so many consecutive failures (at least 1); `chance` is a random number in [0, 1)."""
+    # The bound keeps the power finite; the maximum delay is reached long before it.
     grown = BACKOFF_SECONDS * 2.0 ** min(failures - 1, 64)
     return min(grown, BACKOFF_SECONDS_MAX) * (1.0 - JITTER_FRACTION * chance)
 
@@ -47,10 +46,8 @@ Wanted = Callable[[Key, float], bool]
 
 @dataclass(slots=True)
 class _Line:
-    """Keys with the times at which they were due: one of each namespace in turn, each namespace's in their order.
-
-    Entries that are met and not wanted are dropped.
-    """
+    """Keys with due times, grouped by namespace; namespaces are served in rotation. An entry that is not `wanted` is
+    dropped when it is reached."""
 
     _waiting: dict[str, deque[tuple[float, Key]]] = field(default_factory=dict)
 
@@ -68,8 +65,8 @@ class _Line:
             del self._waiting[namespace]
         return None
 
-    def take(self, wanted: Wanted) -> tuple[float, Key] | None:
-        """The next entry; its namespace comes last from now on."""
+    def pop(self, wanted: Wanted) -> tuple[float, Key] | None:
+        """Remove and return the next entry; its namespace is then served last."""
         found = self.first(wanted)
         if found is not None:
             namespace = found[1][0]
@@ -82,51 +79,48 @@ class _Line:
 
 @dataclass(slots=True)
 class KeyedQueue:
-    """Keys and when each is due. All times are seconds on one clock that never goes back."""
+    """Keys and their due times. All times are seconds of the same monotonic clock."""
 
     _due: dict[Key, float] = field(default_factory=dict)
     _heap: list[tuple[float, int, Key]] = field(default_factory=list)
     _new: _Line = field(default_factory=_Line)
     _overdue: _Line = field(default_factory=_Line)
-    _turn: int = 0
+    _picks: int = 0
     _sequence: int = 0
     _working: set[Key] = field(default_factory=set)
     _others: set[Key] = field(default_factory=set)
-    """Those being worked on that were not taken as new ones."""
+    """Keys that are being worked on and were not new when the work started."""
     _failures: dict[Key, int] = field(default_factory=dict)
 
     def add(self, key: Key, now: float) -> None:
-        """Ask for a key to be worked on as soon as possible."""
         self.add_after(key, 0.0, now)
 
     def add_after(self, key: Key, delay: float, now: float) -> None:
-        """Ask for a key to be worked on after `delay` seconds, or sooner if it is already due sooner."""
+        """Make a key due after `delay` seconds, or sooner if it is already due sooner."""
         due = now + max(delay, 0.0)
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             self._sequence += 1
-            # An entry whose time no longer equals `_due` is stale and skipped when it comes up.
+            # An entry whose time differs from `_due` is stale, and is skipped when it is reached.
             heapq.heappush(self._heap, (due, self._sequence, key))
 
     def add_new(self, key: Key, now: float) -> None:
-        """Ask for a key to be worked on before those that wait, unless it waits itself."""
+        """Make a key due ahead of the waiting keys, unless it is due already."""
         if self._due.get(key, float("inf")) > now:
             self._due[key] = now
             self._new.put(now, key)
 
-    def take(self, now: float) -> tuple[Key, float] | None:
-        """Start work on a key that is due; returns it with the seconds it was overdue, or None.
-
-        New keys come first, but for every fourth turn while few others are being worked on.
-        """
+    def next_key(self, now: float) -> tuple[Key, float] | None:
+        """Start work on a due key; returns it and the seconds by which it was overdue, or None if no key is due. New
+        keys are preferred, except at every fourth start while fewer than OTHERS_AT_ONCE other keys are in progress."""
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._is_takeable(key, due):
                 self._overdue.put(due, key)
-        self._turn += 1
-        others_first = self._turn % OTHERS_TURN == 0 and len(self._others) < OTHERS_AT_ONCE
-        found = self._take_other() if others_first else None
-        found = found or self._new.take(self._is_takeable) or self._take_other()
+        self._picks += 1
+        others_first = self._picks % OTHERS_SHARE == 0 and len(self._others) < OTHERS_AT_ONCE
+        found = self._next_other() if others_first else None
+        found = found or self._new.pop(self._is_takeable) or self._next_other()
         if found is None:
             return None
         due, key = found
@@ -134,18 +128,18 @@ class KeyedQueue:
         self._working.add(key)
         return key, now - due
 
-    def _take_other(self) -> tuple[float, Key] | None:
-        found = self._overdue.take(self._is_takeable)
+    def _next_other(self) -> tuple[float, Key] | None:
+        found = self._overdue.pop(self._is_takeable)
         if found is not None:
             self._others.add(found[1])
         return found
 
     def _is_takeable(self, key: Key, due: float) -> bool:
-        """False for an entry that is stale, and for a key being worked on, which `finish` brings back."""
+        """False for a stale entry, and for a key that is being worked on, because `finish` puts that key back."""
         return self._due.get(key) == due and key not in self._working
 
     def finish(self, key: Key) -> None:
-        """End work on a key; what was asked for meanwhile becomes takeable."""
+        """End work on a key. If the key was added meanwhile, it can be taken again."""
         self._working.remove(key)
         self._others.discard(key)
         if key in self._due:
@@ -156,14 +150,14 @@ class KeyedQueue:
         self._failures.pop(key, None)
 
     def failed(self, key: Key, now: float, chance: float, *, at_least: float = 0.0) -> float:
-        """Count a failure and schedule the next attempt; returns the seconds until then."""
+        """Count a failure and schedule the next attempt; return the seconds until then."""
         self._failures[key] = failures = self._failures.get(key, 0) + 1
         delay = max(backoff_seconds(failures, chance), at_least)
         self.add_after(key, delay, now)
         return delay
 
     def next_due(self) -> float | None:
-        """The time at which the next key can be taken (maybe in the past), or None while nothing is scheduled."""
+        """The time at which the next key can be taken (perhaps in the past), or None if no key is scheduled."""
         found = self._new.first(self._is_takeable) or self._overdue.first(self._is_takeable)
         if found is not None:
             return found[0]
@@ -178,7 +172,7 @@ class KeyedQueue:
         return self._failures.get(key, 0)
 
     def depth(self, now: float) -> int:
-        """The number of keys that are due and not being worked on. Any thread."""
+        """The number of keys that are due and not being worked on. May be called on any thread."""
         return sum(1 for key, due in list(self._due.items()) if due <= now and key not in self._working)
 
     @property

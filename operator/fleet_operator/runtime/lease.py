@@ -1,15 +1,13 @@
-"""Leader election by a `coordination.k8s.io/v1` Lease: one process works, the others stand by.
+"""Leader election by a `coordination.k8s.io/v1` Lease: one process is active, the others are standbys.
 
-The rules are those of client-go. A holder renews; whoever sees the same record unchanged for a whole lease duration
-*on its own monotonic clock* may take it over (another machine's wall clock is never trusted); a holder that could not
-renew before its renew deadline, which is shorter than the lease duration, must stop working, because somebody else may
-start. Stopping means ending the process: nothing in flight can then write on.
+The rules are client-go's. The holder renews the Lease. Another process may take over the Lease when the Lease has not
+changed for a whole lease duration, measured *on its own monotonic clock*. Wall clocks of other machines are never
+trusted. A holder that cannot renew the Lease before its renew deadline, which is shorter than the lease duration, must
+stop, because another process may then become active. The holder ends its process, so no running call can still write.
 
-An `Elector` makes its calls on a `LoopThread`: whatever takes long on the operator's own event loop must
-neither hold up a renewal nor the end of a process that has lost its Lease.
+An `Elector` runs on a `LoopThread`, because a long step of the operator's event loop must not delay a renewal, or the
+end of a process that has lost its Lease.
 """
-
-from __future__ import annotations
 
 import asyncio
 import copy
@@ -25,25 +23,24 @@ from fleet_operator.planning.times import to_micro_text
 log = logging.getLogger(__name__)
 
 LEASE_NAME: Final = "consumer-fleet-operator"
-"""The default; each of several releases in one namespace has a Lease of its own."""
+"""Default name of the Lease. Several releases in one namespace need different names."""
 SCOPE_LEASE: Final = "consumer-fleet-operator-scope"
 SCOPE_NAMESPACE: Final = "kube-system"
-"""The place of the Lease for the whole cluster. Every cluster has this namespace, and administrators alone write there:
-Kubernetes' own role edit may write Leases, and the namespace default is given away freely. That for one namespace is
-in it."""
+"""Namespace of the Lease for the whole cluster (others are in their own namespaces). kube-system always exists, and
+only administrators may write to it. In `default`, many users have the role `edit`, which may write Leases."""
 
 LEASE_SECONDS: Final = 15.0
 RENEW_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 2.0
-"""Lease duration, renew deadline and retry period, as in controller-runtime: each is longer than the next."""
+"""Lease duration, renew deadline and retry period, as in controller-runtime. Each must be longer than the next."""
 
 LONGEST_LEASE_SECONDS: Final = 4 * LEASE_SECONDS
-"""The longest silence that a found record can ask for: whoever wrote it may be gone, or mean harm. A living holder with
-another lease duration changes the record well before that, as client-go renews several times in each duration."""
+"""Maximum time for which another holder's lease duration is respected, because the holder may have ended or be
+malicious. A running holder changes the Lease much earlier, because client-go renews several times in each duration."""
 MOST_TRANSITIONS: Final = 2**31 - 1
-"""The field is an int32, and the API server refuses a larger number."""
+"""Largest value of `leaseTransitions`, which is an int32; the API server refuses larger values."""
 
-REMEDY: Final = "uninstall one of the two, or give them namespaces of their own (watch.namespaces)"
+REMEDY: Final = "uninstall one of the two, or give each of them different namespaces (watch.namespaces)"
 
 
 class LeaseLostError(Exception):
@@ -51,12 +48,12 @@ class LeaseLostError(Exception):
 
 
 class Elector:
-    """Runs one process's part of the election. `acquire`, then `hold` as a task of its own, then `release`."""
+    """One process as a candidate in an election. Call `acquire`, then `hold` in its own task, then `release`."""
 
     def __init__(
         self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME, former: str = ""
     ) -> None:
-        """`former` is a holder that is known to have ended: nobody waits for it."""
+        """`former` is a holder that is known to have ended; its Lease is taken over without waiting."""
         self._kube = kube
         self._clock = clock
         self._identity = identity
@@ -65,20 +62,20 @@ class Elector:
         self._seen: JsonObject | None = None
         self._seen_at = 0.0
         self.refused = False
-        """True while the API server grants no such Lease: by its rights, or as the namespace is not there."""
+        """True while the API server refuses access to the Lease, because a permission or the namespace is missing."""
         self.answered = False
         """True if the last attempt has shown who holds the Lease."""
         self.former = ""
-        """The holder that this process has succeeded."""
+        """The holder from which this process took over the Lease; empty if there was none."""
 
     async def acquire(self) -> None:
-        """Return once this process holds the Lease; waits as long as that takes, through errors too."""
-        while not await self._try():  # noqa: ASYNC110 - what is awaited is in the API server, not in this process
+        """Wait until this process holds the Lease. Errors are retried indefinitely."""
+        while not await self._try():  # noqa: ASYNC110 - the Lease can only be polled
             await asyncio.sleep(RETRY_SECONDS)
         log.info("lease acquired", extra={"identity": self._identity})
 
     async def hold(self) -> None:
-        """Renew for as long as possible; raises LeaseLostError when that has failed. Never returns."""
+        """Renew the Lease until renewals have failed for too long, then raise LeaseLostError. Never returns."""
         renewed = self._clock.monotonic()
         while True:
             await asyncio.sleep(RETRY_SECONDS)
@@ -91,12 +88,12 @@ class Elector:
             if held:
                 renewed = self._clock.monotonic()
             elif not self._holds:
-                raise LeaseLostError("another process has taken over the Lease; this one ends")
+                raise LeaseLostError("another process has taken over the Lease; this process ends")
             elif self._clock.monotonic() >= deadline:
                 raise LeaseLostError(f"the Lease could not be renewed for {RENEW_SECONDS} s; this process ends")
 
     async def release(self) -> None:
-        """Give the Lease up, if held, so that a standby takes over at once; failure only costs a lease duration."""
+        """Release the Lease, if it is held, so that a standby takes over at once, not after one lease duration."""
         if not self._holds or self._seen is None:
             return
         freed = copy.deepcopy(self._seen)
@@ -109,13 +106,14 @@ class Elector:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
 
     async def attempt(self) -> bool:
-        """Take or renew the Lease once; also True where there can be none."""
+        """Try once to take or renew the Lease. Returns True also if the API server refuses access to it."""
         return await self._try() or self.refused
 
     async def rival(self) -> str | None:
-        """The living holder of a Lease that this process does not take; empty without one, None without an answer."""
+        """Read the Lease without acquiring it. Returns the live holder if it is another process, an empty string if
+        there is none or access is refused, and None if the API server does not answer."""
         try:
-            await self._look()
+            await self._read_lease()
         except (KubeForbiddenError, KubeNotFoundError):
             return ""
         except KubeError as error:
@@ -125,20 +123,18 @@ class Elector:
 
     @property
     def holder(self) -> str:
-        """The holder as last seen; empty without one."""
         return str(self._seen["spec"].get("holderIdentity") or "") if self._seen is not None else ""
 
     @property
     def _holds(self) -> bool:
-        """True if the Lease, as last seen, names this process."""
         return self.holder == self._identity
 
     async def _try(self) -> bool:
         self.refused, self.answered = False, True
         try:
             try:
-                if not self._holds:  # a holder knows the record; a replace fails if that was wrong
-                    await self._look()
+                if not self._holds:  # the holder has read the Lease; its replace fails if the Lease has changed
+                    await self._read_lease()
                 intent = self._intent()
                 if intent is None:
                     return False
@@ -146,7 +142,7 @@ class Elector:
                 exists = "resourceVersion" in intent["metadata"]
                 self._observe(await (self._kube.replace(intent) if exists else self._kube.create(intent)))
             except KubeConflictError:
-                await self._look()  # a lost race, or a lost reply: learn who holds the Lease now
+                await self._read_lease()  # another process was faster, or the reply to our own write was lost
                 return False
         except KubeError as error:
             self.answered = False
@@ -155,17 +151,17 @@ class Elector:
             return False
         return True
 
-    async def _look(self) -> None:
+    async def _read_lease(self) -> None:
         self._observe(await self._kube.get(LEASE, self._namespace, self._name))
 
     def _observe(self, lease: JsonObject | None) -> None:
-        """Take in the Lease as read or written just now; only a changed record counts as a sign of life."""
+        """Record the Lease that was just read or written. Only a changed spec proves that the holder still runs."""
         if lease is None or self._seen is None or lease["spec"] != self._seen["spec"]:
             self._seen_at = self._clock.monotonic()
         self._seen = lease
 
     def _intent(self) -> JsonObject | None:
-        """The Lease to create (when none was seen) or to replace with; None while somebody else holds a live one."""
+        """The Lease to write, new or in place of the existing one; None while another process holds it."""
         if self._seen is None:
             return self._record({"name": self._name, "namespace": self._namespace}, {}, transitions=0)
         metadata, spec = self._seen["metadata"], self._seen["spec"]
@@ -196,23 +192,25 @@ class Elector:
 
 
 def _natural(spec: JsonObject, field: str) -> int | None:
-    """A whole number above zero that somebody else has written; None if it is absent or unusable."""
+    """The value of a field that another process wrote, if it is an integer above zero, otherwise None."""
     value = spec.get(field)
     return value if isinstance(value, int) and value > 0 else None
 
 
 class Scope:
-    """The Leases by which installations keep out of each other's way, besides that of a release's replicas.
+    """The Leases that keep installations from serving the same namespaces, in addition to the Lease by which the
+    replicas of one release elect a leader.
 
-    One for the whole cluster or one in each served namespace. Where a namespace has none to give, or its administrator
-    holds it by hand, that costs no other namespace anything: it is left out, or served without one. An installation for
-    the whole cluster goes before those for namespaces.
+    An installation holds one Lease for the whole cluster, or one Lease in each served namespace. If the API server
+    refuses access to the Lease of a namespace, the namespace is served without a Lease. If another process (or an
+    administrator) holds the Lease of a namespace, the namespace is left out. Neither affects other namespaces. An
+    installation for the whole cluster has priority.
     """
 
     def __init__(
         self, kube: KubeClient, clock: Clock, *, identity: str, namespaces: Sequence[str], former: str = ""
     ) -> None:
-        """`former` is the process of this release that has ended; both identities name the release's namespace."""
+        """`former`: this release's previous leader, which has ended. Identities contain the release's namespace."""
 
         def elector(namespace: str) -> Elector:
             return Elector(kube, clock, identity=identity, namespace=namespace, name=SCOPE_LEASE, former=former)
@@ -222,10 +220,8 @@ class Scope:
         self._own = {namespace: elector(namespace) for namespace in namespaces}
 
     async def acquire(self, told: Callable[[str], None]) -> tuple[str, ...]:
-        """Return the namespaces that this installation may serve, none for all, once there are some.
-
-        `told` is called with the reason while there are none, and for those that are left out.
-        """
+        """Wait until at least one namespace may be served; returns these namespaces, or an empty tuple for all. `told`
+        gets the reason while no namespace may be served, and a message that lists the namespaces left out."""
         while True:
             if not self._own:
                 if await self._cluster.attempt():
@@ -241,16 +237,14 @@ class Scope:
                     self._own = {name: held for name, held in self._own.items() if name not in taken}
                     return tuple(self._own)
                 continue
-            if rival:  # else the API server did not answer, which says nothing about installations: ask again
+            if rival:  # otherwise the API server did not answer: ask again
                 where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {rival}"
                 told(f"another installation serves the whole cluster: {where}; {REMEDY}")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _settled(self, elector: Elector) -> bool:
-        """True once a Lease is ours, False if another one renews it.
-
-        A namespace that is left out stays so until the next start, so failed calls do not count as another's renewals.
-        """
+        """Return True once this process holds the Lease or is refused access, False if another process keeps renewing
+        it. A failed call restarts the wait, because a namespace is left out until the next start."""
         patience = LEASE_SECONDS + 2 * RETRY_SECONDS
         until = self._clock.monotonic() + patience
         while not await elector.attempt():
@@ -263,7 +257,7 @@ class Scope:
         return True
 
     async def hold(self) -> None:
-        """Renew. Raises LeaseLostError when the whole cluster's is lost or held by another installation."""
+        """Renew the Leases. Raises LeaseLostError if the cluster's Lease is lost or held by another installation."""
         if not self._own and not self._cluster.refused:
             await self._cluster.hold()
         while True:
@@ -271,7 +265,7 @@ class Scope:
             await asyncio.gather(*(elector.attempt() for elector in self._own.values() if not elector.refused))
             rival = await self._cluster.rival() if self._own else ""
             if rival:
-                raise LeaseLostError(f"{rival} serves the whole cluster, these namespaces too; this process ends")
+                raise LeaseLostError(f"{rival} serves the whole cluster, including these namespaces; this process ends")
 
     async def release(self) -> None:
         for elector in (self._cluster, *self._own.values()):

@@ -1,6 +1,8 @@
-"""Structured logs: constant text plus fields, as JSON lines or as text for people."""
+"""Formats structured logs: a constant message plus fields, as JSON lines or as text.
 
-from __future__ import annotations
+The operator and the workers have separate formatters, because their fields and limits differ, and a shared formatter
+with options would be longer.
+"""
 
 import json
 import logging
@@ -14,12 +16,12 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """The fields of `extra`, without those that kopf attaches to every line about an object."""
+    """The fields from `extra`, without the fields that kopf adds to every line about an object."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith(("k8s_", "settings"))}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, then the fields."""
+    """One JSON object per line: time, level, logger, message, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -35,7 +37,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for people: message first, fields as key=value."""
+    """One line of text: time, level, logger, message, then the fields as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={value!r}" for key, value in _fields(record).items())
@@ -45,8 +47,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _wanted(record: logging.LogRecord) -> bool:
-    """Drop what kopf says of each attempt of a forbidden request, which the sweeper reports, and of its thread: the
-    operator takes the signals."""
+    """False for kopf's messages about forbidden requests, which the sweeper reports, and about ignored signals."""
     text = record.getMessage()
     forbidden = text.startswith("Request attempt ") and "APIForbiddenError" in text
     return not (forbidden or text.startswith("OS signals are ignored"))
@@ -60,5 +61,5 @@ def configure(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("kopf").setLevel(logging.WARNING)  # its information is about itself; errors matter to us
+    logging.getLogger("kopf").setLevel(logging.WARNING)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)

@@ -1,6 +1,4 @@
-"""An event loop on a thread of its own, for work that must not wait for the turns of the operator's loop."""
-
-from __future__ import annotations
+"""Runs event loops on their own threads, for work that must not wait for the operator's event loop."""
 
 import asyncio
 import threading
@@ -13,23 +11,20 @@ Ts = TypeVarTuple("Ts")
 
 
 class LoopThread:
-    """A daemon thread with an event loop; both end with the process."""
+    """A daemon thread with an event loop. Thread and loop end with the process."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Have something done on the thread; to cancel the future, which is the caller's loop's, cancels the work."""
+        """Run a coroutine on the thread. Returns a future of the caller's loop; cancelling it cancels the coroutine."""
         return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 class Handover(Generic[*Ts]):
-    """Calls of a function on a loop, from one other thread, in order.
-
-    To wake another thread's loop takes a system call and the interpreter's lock. Calls that come while the loop is busy
-    share one wake-up.
-    """
+    """Lets one other thread call a function on an event loop. The calls keep their order. Calls that are made while the
+    loop is busy share one wake-up, because a wake-up costs a system call and the interpreter's lock."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], None]) -> None:
         self._loop = loop
@@ -38,11 +33,11 @@ class Handover(Generic[*Ts]):
 
     def __call__(self, *arguments: *Ts) -> None:
         self._waiting.append(arguments)
-        if len(self._waiting) == 1:  # what was there before has woken the loop
+        if len(self._waiting) == 1:  # otherwise an earlier call has woken the loop
             self._loop.call_soon_threadsafe(self._make)
 
     def _make(self) -> None:
-        """Make all calls that wait, in one turn: a turn of a busy loop takes long. One that fails stops no other."""
+        """Make all waiting calls in one iteration, because iterations of a busy loop are long. Failures are logged."""
         while self._waiting:
             try:
                 self._function(*self._waiting.popleft())

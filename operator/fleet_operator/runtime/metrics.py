@@ -1,11 +1,12 @@
-"""The operator's Prometheus metrics, all in one registry and one place, so that the reference page can list them.
+"""Defines the operator's Prometheus metrics in one registry and one module, so that the reference page can list them.
 
-Those of ConsumerGroups are plain values, which become samples when somebody scrapes: prometheus_client keeps an object
-with a lock for each series, and a dozen series for each of thousands of groups would be a seventh of the operator's
-memory. Nothing else imports prometheus_client.
+Metrics of ConsumerGroups are plain values that become samples at a scrape, because prometheus_client keeps an object
+with a lock for each series. A dozen such series for each of thousands of groups would take a seventh of the operator's
+memory. Lag by partition is exported by workers, because 5,000 groups with 100 partitions each would be 500,000 series
+in this process. No other module imports prometheus_client.
+
+Decision: docs/decisions/0038-metrics-and-logs.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,39 +23,40 @@ from fleet_operator.runtime.cache import Key
 GROUP_PREFIX: Final = "consumer_fleet_group"
 GROUP_LABELS: Final = ("group_namespace", "group_name")
 CLUSTER_LABELS: Final = ("cluster_namespace", "cluster_name")
-"""Never `namespace`, `pod` or `cluster`: Prometheus sets these itself, for the target that it scrapes."""
+"""Labels of a KafkaCluster. No label is named `namespace`, `pod` or `cluster`, because Prometheus sets these labels for
+the target that it scrapes."""
 INFO_LABELS: Final = (*GROUP_LABELS, "group_id", *CLUSTER_LABELS)
 STATE_LABELS: Final = (*GROUP_LABELS, "state")
 GROUP_GAUGES: Final = {
     "ready": "1 while the condition Ready is True, 0 while it is False; absent while it is Unknown.",
     "ready_replicas": "Ready workers.",
-    "wanted_replicas": "Workers that should exist; with spec.scaling those that the load asks for, of a dry run too.",
-    "arrival_records_per_second": "Rate of arrival that scaling follows; absent without spec.scaling, and while "
-    "unknown.",
-    "worker_capacity_records_per_second": "Rate that one worker has proven to handle; absent without spec.scaling, and "
+    "wanted_replicas": "Workers that should exist; with spec.scaling, as many as the load needs, also in a dry run.",
+    "arrival_records_per_second": "Arrival rate that scaling follows; absent without spec.scaling, and while unknown.",
+    "worker_capacity_records_per_second": "Rate that one worker is known to handle; absent without spec.scaling, and "
     "while unknown.",
     "members": "Members of the group; absent while unknown.",
-    "lag_records": "Records between committed and end offsets, of all partitions; absent while any is unknown.",
-    "max_partition_lag_records": "The largest lag of one partition; absent while any is unknown.",
-    "behind_seconds": "Estimated age of the oldest record that is not committed; absent while unknown.",
-    "retry_waiting_records": "Records in the retry and redrive topics that are not committed; absent while unknown.",
-    "retry_due_lag_records": "Those of the waiting records whose time has come; absent while unknown.",
-    "retry_oldest_due_timestamp_seconds": "When the oldest due record became due (Unix time); absent without one, and "
-    "while unknown.",
-    "failed_records": "Records in the failed topic that are not known to be put back; absent while unknown.",
-    "breakers_open": "Workers that hold their records back because too many fail, of those that answered; absent while "
-    "none does.",
+    "lag_records": "Records between committed and end offsets of all partitions; absent while an offset is unknown.",
+    "max_partition_lag_records": "The largest lag of one partition; absent while the lag of any partition is unknown.",
+    "behind_seconds": "Estimated age of the oldest uncommitted record; absent while unknown.",
+    "retry_waiting_records": "Uncommitted records in the retry and redrive topics; absent while unknown.",
+    "retry_due_lag_records": "Waiting records that are due; absent while unknown.",
+    "retry_oldest_due_timestamp_seconds": "Time at which the oldest due record became due (Unix time); absent "
+    "without a due record, and while unknown.",
+    "failed_records": "Records in the failed topic, minus records known to have been put back; absent while unknown.",
+    "breakers_open": "Workers that answered and have an open circuit breaker; absent while no worker answers.",
 }
-"""Gauges with one value for each group, by their names after the prefix, with their help texts."""
+"""Help strings of the gauges with one value for each group, keyed by the gauge's name without its prefix."""
 PLACES: Final = {name: place for place, name in enumerate(GROUP_GAUGES)}
 
 Values = Mapping[str, float | None]
-"""Values by names of gauges; None where a value is not known."""
+"""Maps names of gauges to values; None if a value is unknown."""
+Problems = Sequence[tuple[str, str]]
+"""Type and reason of each condition that reports a problem."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """One group's values, in the order of `GROUP_GAUGES`, and its labels."""
+    """The values of one group, in the order of `GROUP_GAUGES`, and the labels of the group."""
 
     values: list[float | None] = field(default_factory=lambda: [None] * len(GROUP_GAUGES))
     state: str | None = None
@@ -62,35 +64,68 @@ class _Group:
 
 
 class GroupSeries(Collector):
-    """The series of all groups. Changed on the event loop, collected by any thread."""
+    """The series of all groups. They are changed on the event loop, and collected on any thread."""
 
     def __init__(self) -> None:
         self._groups: dict[Key, _Group] = {}
 
     def show(self, key: Key, values: Values) -> None:
-        """Set some values of a group; an unknown one is absent, not zero."""
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group()
+        """Set some values of a group. An unknown value is absent from the metrics, not zero."""
+        group = self._groups.setdefault(key, _Group())
         for name, value in values.items():
             group.values[PLACES[name]] = value
 
     def label(self, key: Key, *, state: str, info: tuple[str, str, str]) -> None:
-        """Set a group's state, and its Kafka group and the namespace and name of its KafkaCluster."""
+        """Set a group's state, and as `info` its Kafka group and its KafkaCluster's namespace and name."""
         self.show(key, {})
         group = self._groups[key]
         group.state, group.info = state, info
 
     def remove(self, key: Key) -> None:
-        """Remove a group that is gone, or its series would be exported permanently."""
+        """Remove a deleted group; otherwise its series would be exported permanently."""
         self._groups.pop(key, None)
 
     def describe(self) -> Iterable[Metric]:
-        """The families without samples; called when this is registered."""
+        """The metric families without samples; called when the collector is registered."""
         return _families([])
 
     def collect(self) -> Iterator[Metric]:
         return _families(list(self._groups.items()))
+
+
+class ProblemSeries(Collector):
+    """A gauge with one series for each present problem. Objects without a problem have no series, so that thousands of
+    healthy groups cost nothing.
+
+    They are changed on the event loop, and collected on any thread.
+    """
+
+    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
+        self._name, self._text = name, text
+        self._labels = (*labels, "condition", "reason")
+        self._problems: dict[Key, Problems] = {}
+
+    def show(self, key: Key, problems: Problems) -> None:
+        """Replace the problems of one object."""
+        if problems:
+            self._problems[key] = problems
+        else:
+            self.remove(key)
+
+    def remove(self, key: Key) -> None:
+        """Remove the problems of a deleted object."""
+        self._problems.pop(key, None)
+
+    def describe(self) -> Iterable[Metric]:
+        """The metric family without samples; called when the collector is registered."""
+        return [GaugeMetricFamily(self._name, self._text, labels=self._labels)]
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for key, problems in list(self._problems.items()):
+            for condition, reason in problems:
+                family.add_metric((*key, condition, reason), 1.0)
+        yield family
 
 
 def _families(groups: Sequence[tuple[Key, _Group]]) -> Iterator[Metric]:
@@ -101,8 +136,8 @@ def _families(groups: Sequence[tuple[Key, _Group]]) -> Iterator[Metric]:
             if value is not None:
                 family.add_metric(key, value)
         yield family
-    states = GaugeMetricFamily(f"{GROUP_PREFIX}_state", "1 for the state the group is in.", labels=STATE_LABELS)
-    text = "1; names the Kafka group and the KafkaCluster."
+    states = GaugeMetricFamily(f"{GROUP_PREFIX}_state", "1 for the state of the Kafka group.", labels=STATE_LABELS)
+    text = "Always 1; the labels name the Kafka group and the KafkaCluster."
     infos = GaugeMetricFamily(f"{GROUP_PREFIX}_info", text, labels=INFO_LABELS)
     for key, group in groups:
         if group.state is not None:
@@ -119,18 +154,32 @@ AGE_BUCKETS: Final = (1.0, 2.0, 5.0, 7.5, 10.0, 12.5, 15.0, 20.0, 30.0, 60.0)
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-# A series with its creation time next to each counter: Prometheus finds resets without them.
+# `_created` metrics would add a series to each counter; Prometheus detects counter resets without them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Every metric of one operator process; a new one for each test, hence no global registry."""
+    """All metrics of one operator process, in their own registry, so that each test can create one."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._register_process()
         self.groups = GroupSeries()
-        self.registry.register(self.groups)
+        self.group_problems = ProblemSeries(
+            f"{GROUP_PREFIX}_problem", "1 for each condition of a group that reports a problem.", GROUP_LABELS
+        )
+        self.cluster_problems = ProblemSeries(
+            f"{PREFIX}_cluster_problem",
+            "1 for each condition of a KafkaCluster that reports a problem.",
+            CLUSTER_LABELS,
+        )
+        for series in (self.groups, self.group_problems, self.cluster_problems):
+            self.registry.register(series)
+
+    def drop_group(self, key: Key) -> None:
+        """Remove a deleted ConsumerGroup's series."""
+        self.groups.remove(key)
+        self.group_problems.remove(key)
 
     def _register_process(self) -> None:
         counter = partial(Counter, namespace=PREFIX, registry=self.registry)
@@ -139,67 +188,69 @@ class Metrics:
         self.reconciles = counter(
             "reconciles", "Reconciles by kind and outcome (done, error, bug).", ["kind", "outcome"]
         )
-        self.reconcile_seconds = seconds("reconcile_duration_seconds", "How long one reconcile takes.", ["kind"])
-        self.queue_depth = gauge("queue_depth", "Keys that are due and wait.", ["kind"])
-        self.queue_wait = seconds("queue_wait_seconds", "How long a key waited after it was due.", ["kind"])
-        self.decision_age = Histogram(
+        self.reconcile_seconds = seconds("reconcile_duration_seconds", "Duration of a reconcile.", ["kind"])
+        self.queue_depth = gauge("queue_depth", "Keys that are due and wait to be reconciled.", ["kind"])
+        self.queue_wait = seconds("queue_wait_seconds", "Time that a key waited after it was due.", ["kind"])
+        self.decision_age = seconds(
             "decision_age_seconds",
-            "Age that a group's last observation had reached when the next one was taken up.",
-            namespace=PREFIX,
+            "Age of a group's observation when the next observation replaced it.",
             buckets=AGE_BUCKETS,
-            registry=self.registry,
         )
         self.status_writes = counter("status_writes", "Writes of status.", ["kind"])
         self.status_deferred = counter(
-            "status_deferred", "Status writes put off until their turn, or for what follows in a new fleet.", ["kind"]
+            "status_deferred",
+            "Status writes deferred by the rate limit, or because a new fleet is still changing.",
+            ["kind"],
         )
-        self.status_waiting = gauge("status_waiting", "Objects whose status waits for the token bucket.")
+        self.status_waiting = gauge("status_waiting", "Objects whose status write waits for the rate limit.")
         self.events = counter("events", "Kubernetes Events by outcome (written, merged, dropped, failed).", ["outcome"])
         self.watch_events = counter("watch_events", "Events that the watches delivered.", ["kind"])
         self.watch_corrections = counter(
-            "watch_corrections", "Cache entries that a periodic list had to mend.", ["kind"]
+            "watch_corrections", "Cache entries that a periodic list had to correct.", ["kind"]
         )
         self.refused = gauge(
             "refused",
-            "1 while the API server refuses lists or watches of a kind, 0 after it; empty namespace: all.",
+            "1 while the API server refuses lists or watches of a kind, else 0; an empty namespace means all.",
             ["kind", "watched_namespace"],
         )
         self.cached_objects = gauge("cached_objects", "Objects in the caches.", ["kind"])
-        self.offset_resets = counter("offset_resets", "Resets of offsets that were committed and verified.")
+        self.offset_resets = counter("offset_resets", "Offset resets that were committed and verified.")
         self.api_requests = counter(
             "api_requests",
             "Requests to the API server by HTTP verb, kind and status code (0: no answer), watches not included.",
             ["verb", "resource", "code"],
         )
         self.upgrades = gauge(
-            "upgrades", "Groups in upgrades by waves (waiting, rolling, failed); absent without waves.", ["state"]
+            "upgrades", "Groups by state of their upgrade (waiting, rolling, failed); absent without waves.", ["state"]
         )
         self.group_visits = counter(
             "group_visits",
-            "Visits of empty groups, whose commits would expire, by outcome (Kept, NotEmpty, NoCommits, CommitsLost, "
-            "Failed).",
+            "Visits to keep an empty group's offsets, by outcome (Kept, NotEmpty, NoCommits, CommitsLost, Failed).",
             ["outcome"],
         )
         self.leader = gauge("leader", "1 while this process holds the Lease.")
-        self.loop_lag = gauge("loop_lag_seconds", "How late the event loop ran its last tick.")
+        self.loop_lag = gauge("loop_lag_seconds", "Delay of the event loop's last tick.")
         self.observation_seconds = seconds(
-            "observation_duration_seconds", "How long one look at a Kafka cluster takes.", CLUSTER_LABELS
+            "observation_duration_seconds", "Duration of a poll of a Kafka cluster.", CLUSTER_LABELS
         )
         self.observation_failures = counter(
-            "observation_failures", "Looks at a Kafka cluster that failed, by reason.", [*CLUSTER_LABELS, "reason"]
+            "observation_failures", "Polls of a Kafka cluster that failed, by reason.", [*CLUSTER_LABELS, "reason"]
         )
         self.observed_at = gauge(
-            "last_observation_timestamp_seconds", "When a Kafka cluster was last seen (Unix time).", CLUSTER_LABELS
+            "last_observation_timestamp_seconds",
+            "Time of a Kafka cluster's last observation (Unix time).",
+            CLUSTER_LABELS,
         )
 
     def count_request(self, verb: str, resource: str, code: int) -> None:
         self.api_requests.labels(verb, resource, str(code)).inc()
 
-    def forget_cluster(self, namespace: str, name: str) -> None:
-        """Remove the series of a KafkaCluster that is gone; its age would grow without end."""
+    def drop_cluster(self, namespace: str, name: str) -> None:
+        """Remove a deleted KafkaCluster's series; otherwise the age of its last observation would keep growing."""
+        self.cluster_problems.remove((namespace, name))
         for metric in (self.observation_seconds, self.observation_failures, self.observed_at):
             metric.remove_by_labels(dict(zip(CLUSTER_LABELS, (namespace, name), strict=True)))
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text form; `CONTENT_TYPE` is its type."""
+        """All metrics in Prometheus' text format, with the type `CONTENT_TYPE`."""
         return generate_latest(self.registry)

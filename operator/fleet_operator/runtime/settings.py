@@ -1,9 +1,7 @@
-"""The operator's settings: flags, each with a default from the environment (`--metrics-port` is FLEET_METRICS_PORT).
+"""The operator's settings: flags, each with a default from the environment (FLEET_METRICS_PORT for `--metrics-port`).
 
-One frozen record is made at start and handed down; nothing else reads flags or environment variables.
+They are read once when the operator starts, into a frozen object. No other code reads flags or environment variables.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -24,7 +22,6 @@ SERVICE_ACCOUNT_NAMESPACE: Final = "/var/run/secrets/kubernetes.io/serviceaccoun
 
 
 def _default_namespace() -> str:
-    """The pod's own namespace, or `default` outside a pod."""
     path = Path(SERVICE_ACCOUNT_NAMESPACE)
     return path.read_text(encoding="utf-8").strip() if path.exists() else "default"
 
@@ -57,41 +54,50 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < 86_400.0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be seconds above 0 and below a day")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds above 0 and below 86400")
     return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a person can set. Ports: 0 takes a free one. `namespaces` empty means the whole cluster,
-    and so does `canary_namespaces`."""
+    """All settings of the operator. Port 0 means a free port; empty `namespaces` or `canary_namespaces` mean all.
+
+    The load can be split between several releases that serve disjoint namespaces. Claims on one Kafka group from
+    namespaces of different releases are then not resolved, because each release would have to watch all ConsumerGroups.
+    """
 
     namespaces: tuple[str, ...] = ()
-    leader_elect: Annotated[bool, _truth, "work only while holding the Lease"] = False
-    lease_namespace: Annotated[str, str, "default: the pod's own"] = "default"
+    leader_elect: Annotated[bool, _truth, "run only while this process holds the Lease"] = False
+    lease_namespace: Annotated[str, str, "default: the pod's namespace"] = "default"
     lease_name: Annotated[str, str, ""] = LEASE_NAME
     identity: str = "operator"
-    consumer_image: Annotated[str, str, "image of workers that name none"] = f"consumer-fleet-consumer:{VERSION}"
-    spark_image: Annotated[str, str, "image of Backfills that name none"] = f"consumer-fleet-spark:{VERSION}"
-    spark_driver_role: Annotated[str, str, "ClusterRole of the drivers of Backfills, for their executors"] = (
+    consumer_image: Annotated[str, str, "worker image of ConsumerGroups without spec.image"] = (
+        f"consumer-fleet-consumer:{VERSION}"
+    )
+    spark_image: Annotated[str, str, "image of Backfills without spec.image"] = f"consumer-fleet-spark:{VERSION}"
+    spark_driver_role: Annotated[str, str, "ClusterRole with which Backfill drivers manage their executors"] = (
         "consumer-fleet-spark-driver"
     )
     max_concurrent_rollouts: Annotated[
-        int, _number, "groups that go over to another worker image or connection at once; 0: images stay as they are"
+        int,
+        _number,
+        "maximum number of groups that change image or connection at the same time; 0: images do not change",
     ] = 0
     canary_namespaces: Annotated[
-        tuple[str, ...], _names, "namespaces, divided by commas, in which the label of canaries counts; default: all"
+        tuple[str, ...], _names, "comma-separated namespaces in which the canary label is honored; default: all"
     ] = ()
     upgrade_deadline_seconds: Annotated[
-        float, _number, "longest time for which one group holds up the upgrades of others; 0: for good"
+        float, _number, "longest time in seconds for which one group may hold up upgrades of other groups; 0: no limit"
     ] = 3600
-    force_upgrades: Annotated[bool, _truth, "upgrades wait for no canary and stop at no failure"] = False
-    platform_assigns_users: Annotated[bool, _truth, "pods ask for no user, as OpenShift gives them one"] = False
-    backfills: Annotated[bool, _truth, "serve Backfills; if not, their CRD may be missing"] = True
-    workers: Annotated[int, _count, "reconciles at once for each kind"] = 24
+    force_upgrades: Annotated[bool, _truth, "do not wait for canaries and do not stop after failures"] = False
+    platform_assigns_users: Annotated[bool, _truth, "set no user id in pods, because OpenShift assigns one"] = False
+    backfills: Annotated[bool, _truth, "serve Backfills; if false, their CRD may be missing"] = True
+    workers: Annotated[int, _count, "concurrent reconciles of each kind"] = 24
     resync_seconds: Annotated[float, _seconds, "seconds after which every object is reconciled again"] = 600.0
-    sweep_seconds: Annotated[float, _seconds, "seconds between comparisons of the caches with a list"] = 300.0
-    status_writes_per_second: Annotated[float, _seconds, "budget of routine status writes"] = 5.0
+    sweep_seconds: Annotated[float, _seconds, "seconds between comparisons of the caches with new lists"] = 300.0
+    status_writes_per_second: Annotated[float, _seconds, "largest number of routine status writes per second"] = 5.0
+    console: Annotated[bool, _truth, "serve the console, a read-only web page about fleets"] = False
+    console_port: Annotated[int, _port, ""] = 8082
     metrics_port: Annotated[int, _port, ""] = 8080
     health_port: Annotated[int, _port, ""] = 8081
     log_format: Annotated[LogFormat, ("json", "text"), ""] = "json"
@@ -103,11 +109,10 @@ FLAGS: Final = {
     for name, hint in get_type_hints(Settings, include_extras=True).items()
     if get_origin(hint) is Annotated
 }
-"""The type or the choices of each field that has a flag of its name, and its help."""
+"""For each field with a flag: its type or choices, and its help text."""
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The command line, with its defaults from `environ`."""
     base = Settings(lease_namespace="")
     root = argparse.ArgumentParser(prog="fleet-operator", description="The operator of Consumer Fleet.")
     root.add_argument("--version", action="version", version=VERSION)
@@ -129,7 +134,7 @@ def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings from a command line; exits with status 2 and a message when it is wrong, as argparse does."""
+    """Parse a command line. If it is invalid, the process exits with status 2 and a message, as argparse does."""
     found = vars(parser(environ).parse_args(arguments))
     given = {name: found[name] for name in FLAGS}
     given["lease_namespace"] = given["lease_namespace"] or _default_namespace()

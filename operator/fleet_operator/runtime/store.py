@@ -1,26 +1,28 @@
-"""Reads and writes of the cluster for reconciles: from caches, which learn of the writes.
+"""Reads and writes Kubernetes objects for reconciles, through caches that each write updates.
 
-An apply whose intent is already in place is not sent again. "In place" is judged by what the API server answered to
-the last apply of the same intent: as long as the object still has that generation (or, where a kind has none, that
-resourceVersion), nobody has changed what we set. After a restart nothing is remembered; then an object is believed to
-be in place that carries the digest of the same intent, and shows nothing to the contrary in what the cache has of it.
-Within half an hour it is read whole and compared, for somebody may have edited it while no operator ran.
+If the wanted object is already in place, an apply is not sent again. It is in place as long as the object has the
+generation (or resourceVersion, for a kind without generations) that the last apply of the same wanted object returned.
+After a restart of the operator, an object is assumed to be in place if its annotation has the digest of the wanted
+object, and its cached part does not contradict this. Within half an hour, such an object is read and compared
+completely, because somebody may have edited it while no operator ran. Forging a digest has no benefit, because its
+author may edit the object anyway. Services and PodDisruptionBudgets are not watched. They are applied before their
+StatefulSet, so a digest of them in the StatefulSet's annotation proves that they were applied.
 
-Caches can be wrong for a while: a watch misses a deletion, or loses sight of an object whose label somebody took away.
-Whoever meets a contradiction has the object read again (`refresh`), and its dependents are queued as if the watch had
-delivered it.
+Caches can be wrong for a while, because a watch may miss a deletion, and loses an object whose label was removed. A
+caller that finds a contradiction reads the object again (`refresh`), and the object's dependents are queued as after a
+watch event.
 
-Of some kinds a cache keeps less than the whole (`View`), for what their objects hold is anybody's and may be large.
-Such an object is read live when a reconcile needs its content, and again when its version is another one.
+Some kinds are cached only in part (`View`), because anybody may write objects of these kinds, of any size. Their
+content is read live when a reconcile needs it, and again when the version has changed.
+
+Decision: docs/decisions/0048-thousands-of-groups.md.
 """
-
-from __future__ import annotations
 
 import hashlib
 import logging
 import random
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -33,7 +35,7 @@ from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, 
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 OBJECT_BYTES_MAX: Final = 256 * 1024
-"""Of larger objects nothing is kept: to pack one takes longer than to read it."""
+"""Maximum size, in bytes, of an object that is kept. Compressing a larger object takes longer than reading it again."""
 FAST: Final = 1
 
 Address = tuple[Kind, Key]
@@ -47,18 +49,15 @@ class _Packed(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """Objects whose cached copies lack their content, as last read, up to a number of bytes.
-
-    A content holds for the very version of the object that it was read at. It is kept compressed: JSON and source text
-    shrink to a fifth and less. What does not fit is read again when it is needed. Used on the event loop only.
-    """
+    """Complete objects of kinds that are cached only in part, each valid for the version that was read. Compressed to a
+    fifth or less, they take at most `bytes_max`; others are read again when needed. Used on the event loop only."""
 
     bytes_max: int = BYTES_MAX
     size: int = 0
-    _packed: dict[Address, _Packed] = field(default_factory=dict)  # the one used last is last
+    _packed: dict[Address, _Packed] = field(default_factory=dict)  # least recently used first
 
     def get(self, seen: JsonObject) -> JsonObject | None:
-        """The object whole, if it was kept at this version or a newer one."""
+        """The complete object, if it was kept at the version of `seen` or a newer version; otherwise None."""
         address = (kind_of(seen), key_of(seen))
         kept = self._packed.get(address)
         if kept is None or kept.uid != seen["metadata"]["uid"] or kept.version < version_of(seen):
@@ -92,37 +91,33 @@ class Contents:
 log = logging.getLogger(__name__)
 
 UNWATCHED_SECONDS: Final = 1800.0
-"""Interval at which objects of kinds that are not watched are read again, in case somebody changed them; and the time
-within which an object that was believed to be in place is read."""
+"""Interval in seconds at which objects of unwatched kinds are read again, in case somebody has changed them; also the
+time within which an object that was assumed to be in place is read."""
 LIVING_SECONDS: Final = 300.0
-"""Time for which an object counts as living that an answer has shown. The children of a fleet are made within it, also
-where thousands are created at once. What is made for an object that has gone meanwhile, unseen by its watch, has an
-owner reference to it, by which Kubernetes collects it."""
+"""Time for which an owner counts as existing after the API server returned it: enough to create a fleet's children,
+even among thousands of fleets. If the owner is deleted meanwhile, Kubernetes deletes the children."""
 
 
 def digest(value: object) -> str:
-    """Equal for equal JSON."""
     return hashlib.sha256(json_text.canonical(value)).hexdigest()
 
 
 def marker(body: JsonObject) -> str:
-    """A text that changes with an object's intent."""
+    """A string that changes with the spec: the generation or, for a kind without generations, the resourceVersion."""
     metadata = body["metadata"]
     generation = metadata.get("generation")
     return f"generation {generation}" if generation is not None else f"version {metadata['resourceVersion']}"
 
 
 def owner_of(body: JsonObject) -> str:
-    """The uid of an object's owner; empty when it has none."""
+    """The uid of an object's first owner; empty without an owner."""
     return next((str(owner["uid"]) for owner in body["metadata"].get("ownerReferences") or ()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """The last apply of an object: what was meant, who answered, when (monotonic seconds), and whose child it is.
-
-    `read` is False for an object that is only believed to be as meant.
-    """
+    """The last apply: digest of the wanted object, uid and `marker` of the answer, monotonic time, and the owner's uid.
+    `read` is False for an object that is only assumed to be in place."""
 
     digest: str
     uid: str
@@ -133,12 +128,12 @@ class _Applied:
 
 
 class Store:
-    """Caches and writes of one operator. Used on the event loop only."""
+    """Reads and writes Kubernetes objects for one operator, through its caches. Used on the event loop only."""
 
     def __init__(
         self, kube: KubeClient, clock: Clock, watched: Iterable[WatchedKind], *, applied_annotation: str = ""
     ) -> None:
-        """`applied_annotation` is the name of the annotation for the digest of an intent; none is set without it."""
+        """`applied_annotation` names the annotation for the digest of the wanted object; if empty, none is set."""
         self._annotation = applied_annotation
         self._chance = random.Random()
         self.kube = kube
@@ -146,47 +141,42 @@ class Store:
         self._caches = {each.kind: ObjectCache(each) for each in watched}
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
-        self._children: dict[str, set[Address]] = {}  # what was applied, by the uid of its owner
-        self._living: dict[str, float] = {}  # when owners were last seen living, by uid; the latest last
+        self._children: dict[str, set[Address]] = {}  # keys of `_applied`, keyed by the owner's uid
+        self._living: dict[str, float] = {}  # when an owner was last known to exist, keyed by uid; oldest first
         self.corrected: Callable[[Kind, JsonObject, Change], None] = lambda kind, body, change: None
-        """Called with an object that `refresh` found changed or gone; set once, by the router."""
+        """Called with an object that `refresh` has found changed or deleted; set to a method of the router."""
 
     def cache(self, kind: Kind) -> ObjectCache:
         return self._caches[kind]
 
     def get(self, kind: Kind, key: Key) -> JsonObject | None:
-        """An object of a watched kind as last seen; not to be changed."""
         return self._caches[kind].get(*key)
 
     def watches(self, kind: Kind) -> bool:
         return kind in self._caches
 
     def in_place(self, body: JsonObject) -> bool:
-        """True if the object is known to be as `body` says."""
+        """True if the object in the cluster is known to be as in `body`."""
         return self._in_place(body, digest(body))
 
     def trust(self, body: JsonObject) -> None:
-        """Believe that an object of a kind that is not watched is as `body` says, as another object proves."""
+        """Record that an object of an unwatched kind was applied as in `body`. The caller knows this from an annotation
+        that is written only after `body` was applied."""
         address = (kind_of(body), key_of(body))
         if address not in self._applied:
             self._remember(address, _Applied(digest(body), "", "", self._some_time_ago(), owner_of(body), read=False))
 
     async def list(self, kind: Kind, namespace: str | None, selector: str) -> Listing:
-        """Objects read live, each cut to the view of its kind. Raises KubeError."""
+        """Read objects live, each trimmed to the view of its kind. Raises KubeError."""
         view = self._caches[kind].watched.view if kind in self._caches else WHOLE
         return await self.kube.list(kind, namespace, label_selector=selector, view=view)
 
-    def pages(self, kind: Kind, namespace: str | None, selector: str) -> AsyncIterator[Listing]:
-        """As `list`, page by page; of a watched kind. Raises KubeError."""
-        return self.kube.pages(kind, namespace, label_selector=selector, view=self._caches[kind].watched.view)
-
     async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> str:
-        """Make an object of ours be as `body` says, unless it is known to be. Raises KubeError.
+        """Apply `body` to one of our objects, unless it is known to be in place. Returns the names of other field
+        managers, whose changes and additions are reverted. Raises KubeError.
 
-        What others have changed is put back, and what they have added is taken out; returns their names.
-
-        `over` is the object as last seen: only that very object is changed then, with KubeConflictError when it is gone
-        or a namesake has taken its place. Without it the object is made, if it is not there.
+        `over` is the object as it was last read. Only that object is changed; raises KubeConflictError if it was
+        deleted, or replaced by an object with another uid. Without `over`, a missing object is created.
         """
         kind, key, meant = kind_of(body), key_of(body), digest(body)
         if self._in_place(body, meant):
@@ -201,8 +191,11 @@ class Store:
                 changed = {} if holds(live, body) else others_fields(live["metadata"])
         try:
             if over is not None and has_written(over["metadata"]):
-                await self._note_as_applied(over)
-            stored = await self.kube.apply(_exactly(self._annotated(body, meant), over))
+                await self._record_as_applied(over)
+            wanted = self._annotated(body, meant)
+            if over is not None:  # with its uid, so that no other object of this name is changed
+                wanted = {**wanted, "metadata": {**wanted["metadata"], "uid": over["metadata"]["uid"]}}
+            stored = await self.kube.apply(wanted)
         except (KubeConflictError, KubeNotFoundError):
             await self.refresh(kind, key)
             raise
@@ -210,24 +203,21 @@ class Store:
         if patch:
             before, stored = stored, await self.kube.merge({**identity(stored), **patch})
             if marker(stored) == marker(before):
-                others = ()  # they had set what the API server fills in as well
-        self._note(body, meant, stored)
+                others = ()  # the other managers had only set values that the API server sets as defaults
+        self._record_write(body, meant, stored)
         return ", ".join(dict.fromkeys((*changed, *others)))
 
-    async def _note_as_applied(self, over: JsonObject) -> None:
-        """Have all fields of an object that are ours count as applied, so that an apply without one of them removes it.
-
-        It is a request of its own, and comes first: a process that is killed after it leaves an object that the next
-        one applies over as if it had always been applied.
-        """
+    async def _record_as_applied(self, over: JsonObject) -> None:
+        """Change the operator's entries in managedFields from the operation Update to Apply, so that a later apply
+        removes the fields that it omits. This is a separate request: if the process is killed after it, the next
+        process applies the object as if it had always been applied."""
         live = over if "managedFields" in over["metadata"] else await self.kube.get(kind_of(over), *key_of(over))
         if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and has_written(live["metadata"]):
             patch = identity(live)
             patch["metadata"]["managedFields"] = as_applied(live["metadata"])
             await self.kube.merge(patch)
 
-    def _note(self, body: JsonObject, meant: str, stored: JsonObject) -> None:
-        """Remember a write and what it made."""
+    def _record_write(self, body: JsonObject, meant: str, stored: JsonObject) -> None:
         kind = kind_of(body)
         self._remember((kind, key_of(body)), _applied_as(stored, body, meant, self._clock.monotonic()))
         if kind in self._caches and self._caches[kind].watched.view.metadata_only:
@@ -235,23 +225,20 @@ class Store:
         self.learn(kind, stored)
 
     async def create(self, body: JsonObject) -> None:
-        """Create an object.
-
-        Raises KubeError: KubeConflictError when the name is taken, and KubeInvalidError for a field that is misspelt.
-        """
+        """Raises KubeError: KubeConflictError if the name is taken, KubeInvalidError for a wrong or unknown field."""
         meant = digest(body)
         stored = await self.kube.create(self._annotated(body, meant), strict=True)
-        self._note(body, meant, stored)
+        self._record_write(body, meant, stored)
 
     async def delete(self, kind: Kind, body: JsonObject) -> None:
-        """Delete exactly this object, not a namesake; already gone is as good. Raises KubeError."""
+        """Delete the object with this uid. An object that does not exist counts as deleted. Raises KubeError."""
         namespace, name = key_of(body)
         self._drop((kind, (namespace, name)))
         self._contents.drop(body)
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
     async def delete_unchanged(self, kind: Kind, body: JsonObject) -> bool:
-        """Delete exactly this version of an object; the cache is corrected if it has moved on. Raises KubeError."""
+        """Delete an object at this version. Returns False, and corrects the cache, if it changed. Raises KubeError."""
         metadata = body["metadata"]
         namespace, name = key_of(body)
         if await self.kube.delete(kind, namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]):
@@ -264,21 +251,18 @@ class Store:
         return cache.observe(body) if cache is not None else Change.NOTHING
 
     async def is_living(self, body: JsonObject) -> bool:
-        """True if an object of a watched kind lives and is not being deleted; read live, but not every few seconds.
-
-        What the cache says to the contrary is corrected. Raises KubeError.
-        """
+        """True if the object exists and is not being deleted, as read at most LIVING_SECONDS ago. Raises KubeError."""
         uid, now = body["metadata"]["uid"], self._clock.monotonic()
         if now - self._living.get(uid, -LIVING_SECONDS) < LIVING_SECONDS:
             return True
-        found = await self.refresh(kind_of(body), key_of(body))
-        if found is None or found["metadata"]["uid"] != uid or found["metadata"].get("deletionTimestamp"):
+        found = await self.read_again(body)
+        if found is None or found["metadata"].get("deletionTimestamp"):
             return False
         self.saw_living(found)
         return True
 
     def saw_living(self, body: JsonObject) -> None:
-        """Note that an owner lives, as an answer of the API server has just shown."""
+        """Record an owner that the API server has just returned. It counts as existing unless it is being deleted."""
         uid, now = body["metadata"]["uid"], self._clock.monotonic()
         self._living.pop(uid, None)
         if body["metadata"].get("deletionTimestamp"):
@@ -288,10 +272,7 @@ class Store:
             del self._living[oldest]
 
     async def content(self, kind: Kind, key: Key) -> JsonObject | None:
-        """An object whole: as cached where the cache has all of it, else as read at the cached version or a newer one.
-
-        What no watch covers is read live. Raises KubeError.
-        """
+        """The complete object at the cached or a newer version; read live if it was not kept. Raises KubeError."""
         cache = self._caches[kind]
         seen = cache.get(*key)
         if not cache.watched.view.metadata_only:
@@ -305,10 +286,8 @@ class Store:
         return found
 
     async def refresh(self, kind: Kind, key: Key) -> JsonObject | None:
-        """An object read live, and what the cache has of it corrected. Raises KubeError.
-
-        An object that the cache does not have is not taken in: it may be one that the watch does not select.
-        """
+        """Read an object live, and correct its cached copy. An object that is not cached is not added, because the
+        watch may not select it. Raises KubeError."""
         cache, found = self._caches.get(kind), await self.kube.get(kind, *key)
         if found is not None and cache is not None and not cache.watched.view.metadata_only:
             found = cache.watched.view.trim(found)
@@ -323,8 +302,13 @@ class Store:
         self.corrected(kind, seen, self._caches[kind].remove(key, uid, version_of(seen) + 1))
         return found
 
-    def forget(self, owner_uid: str) -> None:
-        """Drop what is remembered of applies for an owner that is gone."""
+    async def read_again(self, body: JsonObject) -> JsonObject | None:
+        """Read an object live like `refresh`; None if it was deleted or replaced by a namesake."""
+        found = await self.refresh(kind_of(body), key_of(body))
+        return found if found is not None and found["metadata"]["uid"] == body["metadata"]["uid"] else None
+
+    def drop_owner(self, owner_uid: str) -> None:
+        """Forget what was applied for a deleted owner."""
         self._living.pop(owner_uid, None)
         for address in self._children.pop(owner_uid, ()):
             self._applied.pop(address, None)
@@ -334,7 +318,7 @@ class Store:
         cache, now = self._caches.get(kind), self._clock.monotonic()
         applied = self._applied.get((kind, key))
         if applied is None and cache is not None:
-            applied = self._believe(cache, body, meant)
+            applied = self._assume_applied(cache, body, meant)
         if applied is None or applied.digest != meant:
             return False
         if (cache is None or not applied.read) and now - applied.at >= UNWATCHED_SECONDS:
@@ -344,22 +328,22 @@ class Store:
         seen = cache.get(*key)
         return seen is not None and (seen["metadata"]["uid"], marker(seen)) == (applied.uid, applied.marker)
 
-    def _believe(self, cache: ObjectCache, body: JsonObject, meant: str) -> _Applied | None:
-        """Take an object for what was applied if it carries the digest, and its cached part is as meant."""
+    def _assume_applied(self, cache: ObjectCache, body: JsonObject, meant: str) -> _Applied | None:
+        """Treat `body` as applied if the cached object has its fields, and an annotation with its digest (`meant`)."""
         seen = cache.get(*key_of(body))
         if seen is None or (seen["metadata"].get("annotations") or {}).get(self._annotation) != meant:
             return None
         visible = cache.watched.view.trim(json_text.loads(json_text.dumps(body)))
         if seen["metadata"].get(EDITED) or not holds(seen, visible):
             return None
-        believed = _Applied(
+        assumed = _Applied(
             meant, seen["metadata"]["uid"], marker(seen), self._some_time_ago(), owner_of(body), read=False
         )
-        self._remember((kind_of(body), key_of(body)), believed)
-        return believed
+        self._remember((kind_of(body), key_of(body)), assumed)
+        return assumed
 
     def _remember(self, address: Address, applied: _Applied) -> None:
-        self._drop(address)  # its last owner may be a deleted namesake of this one
+        self._drop(address)  # a deleted owner of the same name may have applied the object before
         self._applied[address] = applied
         self._children.setdefault(applied.owner, set()).add(address)
 
@@ -373,7 +357,7 @@ class Store:
             del self._children[applied.owner]
 
     def _some_time_ago(self) -> float:
-        """A time that lets what is believed be read again one after the other, and not all at once."""
+        """A random time in the last UNWATCHED_SECONDS, so that objects assumed in place are not all read at once."""
         return self._clock.monotonic() - UNWATCHED_SECONDS * 0.9 * self._chance.random()
 
     def _annotated(self, body: JsonObject, meant: str) -> JsonObject:
@@ -381,7 +365,7 @@ class Store:
 
 
 def holds(live: Any, meant: Any) -> bool:
-    """True if all that is meant is there, whatever else is; lists must be as long and in the same order."""
+    """True if `live` contains everything in `meant`, and perhaps more. Lists must have the same length and order."""
     if isinstance(meant, dict):
         return isinstance(live, dict) and all(
             key in live and holds(live[key], value) for key, value in meant.items() if value not in (None, {}, [])
@@ -393,10 +377,3 @@ def holds(live: Any, meant: Any) -> bool:
 
 def _applied_as(stored: JsonObject, body: JsonObject, meant: str, now: float) -> _Applied:
     return _Applied(meant, stored["metadata"]["uid"], marker(stored), now, owner_of(body))
-
-
-def _exactly(body: JsonObject, over: JsonObject | None) -> JsonObject:
-    """An apply that changes this very object, or with None whatever has its name."""
-    if over is None:
-        return body
-    return {**body, "metadata": {**body["metadata"], "uid": over["metadata"]["uid"]}}

@@ -1,14 +1,12 @@
-"""Lists that fill the caches before anything else happens, and correct them from time to time.
+"""Lists objects to fill the caches at the start, and to correct them periodically.
 
-The first lists are what makes the caches complete, and the informer's watches go on from them. They also prove that the
-CRDs exist and that the operator may read what it must, with a warning that names the kind and the namespace if not.
+The first lists fill the caches, and the informer's watches continue from these lists. The first lists also prove that
+the CRDs exist and that the operator has its permissions; otherwise a warning names the kind and the namespace.
 
-Each namespace is listed by itself, and served while all that its reconciles read has been listed: in one that refuses,
-because somebody has taken the operator's right away, nothing is done, and nothing that is known of it counts as
-deleted. It is asked again and again, and the others go on.
+Each namespace is listed separately, and is served while every kind that its reconciles read has been listed. If lists
+of a namespace are refused, because somebody withdrew the operator's permissions, nothing is done in this namespace, and
+no known object counts as deleted. The lists are retried, and other namespaces are not affected.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -19,7 +17,7 @@ from typing import Final
 
 from fleet_operator.clients.kinds import JsonObject, Kind
 from fleet_operator.clients.kube import KubeError, KubeForbiddenError, KubeNotFoundError
-from fleet_operator.runtime.cache import Change, Key, WatchedKind
+from fleet_operator.runtime.cache import Change, Key, WatchedKind, key_of
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.store import Store
 
@@ -28,9 +26,11 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 5.0
 RETRY_SECONDS_MAX: Final = 60.0
 SOON_SECONDS: Final = 30.0
-"""The second list comes early: a deletion between the first and the start of kopf's watches is seen by neither."""
+"""Pause in seconds before the second list. It is short, because neither the first list nor kopf's watches report a
+deletion between that list and the start of the watches."""
 LISTS_AT_ONCE: Final = 4
-"""A page of each is in memory; and one namespace whose lists hang must not keep the others waiting."""
+"""Maximum number of concurrent lists. It limits memory, because each list keeps a page in memory. It is above 1,
+because a namespace whose lists hang must not block other namespaces."""
 CHANGES_AT_ONCE: Final = 100
 REFUSALS: Final = (KubeForbiddenError, KubeNotFoundError)
 
@@ -39,11 +39,13 @@ Changed = Callable[[Kind, JsonObject, Change], None]
 
 @dataclass(slots=True)
 class _Listing:
-    """One kind in one namespace: when it is listed next (loop's seconds), and failures in a row.
+    """The state of the lists of one kind in one namespace.
 
-    `filled`: the cache has all of it. `known`: it was filled once. `apart`: it is missing, and others can do without.
-    `absent`: the API server does not know the kind. `version` is that of the last list, and `fresh` is set while no
-    watch has begun there.
+    - `due`: time of the next list (seconds of the event loop's clock); `failures`: number of consecutive failures.
+    - `filled`: the cache is complete; `known`: the cache has been complete once.
+    - `apart`: the kind cannot be listed, and reconciles of other kinds do not need it.
+    - `absent`: the API server does not know the kind.
+    - `version`: the resourceVersion of the last list; `fresh`: set until a watch starts from that list.
     """
 
     due: float = 0.0
@@ -57,10 +59,8 @@ class _Listing:
 
 
 class Sweeper:
-    """Lists every watched kind in the served namespaces (none named: all).
-
-    `serving` is set once one is served, `returned` whenever a kind is listed that the API server did not know before.
-    """
+    """Lists every watched kind in the served namespaces (an empty sequence means all). `serving` is set as soon as a
+    namespace is served, `returned` when a kind that the API server did not know before has been listed."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Sweeper:
             metrics.cached_objects.labels(kind.kind).set_function(store.cache(kind).__len__)
 
     def serves(self, kind: Kind, namespace: str | None) -> bool:
-        """True if everything has been listed that the reconciles of a kind in a namespace read."""
+        """True if all kinds that the reconciles of `kind` read in this namespace have been listed."""
         listings = self._listings[None if None in self._listings else namespace]
         return all(each.filled or (each.apart and other is not kind) for other, each in listings.items())
 
     async def version(self, kind: Kind, namespace: str | None) -> str:
-        """The version of the last list, for a watch to go on from; waits for a list if a watch has begun there."""
+        """The resourceVersion of the last list from which no watch has started; waits for the next list if needed."""
         listing = self._listings[namespace][kind]
         await listing.fresh.wait()
         listing.fresh.clear()
         return listing.version
 
     def again(self, kind: Kind, namespace: str | None, error: KubeError | None = None) -> None:
-        """List soon: a watch cannot go on. If it was refused, what the cache has is not complete until then."""
+        """List soon, as a watch cannot continue. If it is refused, the cache is incomplete until a list succeeds."""
         listing = self._listings[namespace][kind]
         listing.fresh.clear()
         if not isinstance(error, REFUSALS):
@@ -107,7 +107,7 @@ class Sweeper:
         self._wakes[namespace].set()
 
     async def run(self, changed: Changed) -> None:
-        """List, and report each correction as if a watch had delivered it. Never returns."""
+        """List periodically, and report each correction like a watch event. Never returns."""
         async with asyncio.TaskGroup() as tasks:
             for namespace in self._namespaces:
                 tasks.create_task(self._keep(namespace, changed), name=f"sweep-{namespace or 'all'}")
@@ -152,11 +152,11 @@ class Sweeper:
         if isinstance(error, REFUSALS):
             listing.filled = False
             listing.absent = isinstance(error, KubeNotFoundError)
-            # The CRDs of an installation come one after the other, and all of them before the first start.
+            # The operator waits for a CRD that has never existed, because an installation creates its CRDs one by one.
             may_miss = listing.known or isinstance(error, KubeForbiddenError)
             listing.apart = self._watched[kind].apart and may_miss
             self._show(kind, namespace, missing=True)
-        if listing.failures & (listing.failures - 1) == 0:  # the first, the second, the fourth
+        if listing.failures & (listing.failures - 1) == 0:  # log failures 1, 2, 4, 8 and so on
             where = {} if namespace is None else {"namespace": namespace}
             fields = {"kind": kind.kind, **where, "reason": error.reason, "error": str(error)}
             log.warning("sweep failed" if listing.filled else "cannot list yet", extra=fields)
@@ -180,12 +180,13 @@ class Sweeper:
                 changed(kind, gone, Change.GONE)
 
     async def _sweep(self, watched: WatchedKind, namespace: str | None) -> tuple[list[Key], dict[Key, JsonObject]]:
-        """List a kind, page by page; returns the keys of which the cache was wrong, and what it had that is gone."""
+        """List page by page; returns the keys of missing or outdated cached objects, and the dropped objects."""
         cache, corrected = self._store.cache(watched.kind), list[Key]()
         living, version = set[str](), 0
-        async for page in self._store.pages(watched.kind, namespace, watched.selector):
+        kube = self._store.kube
+        async for page in kube.pages(watched.kind, namespace, label_selector=watched.selector, view=watched.view):
             living |= {body["metadata"]["uid"] for body in page.items}
-            corrected += cache.take(page.items)
+            corrected += [key_of(body) for body in page.items if cache.observe(body) is not Change.NOTHING]
             version = int(page.resource_version)
         self._listings[namespace][watched.kind].version = str(version)
         return corrected, cache.drop_missing(living, version, namespace=namespace)

@@ -79,7 +79,7 @@ def redrive(changes: Mapping[str, Any] | None = None) -> JsonObject:
     body = {
         "apiVersion": "consumerfleet.io/v1alpha1",
         "kind": "Redrive",
-        "metadata": {"name": "mended"},
+        "metadata": {"name": "fixed"},
         "spec": {"groupRef": {"name": "orders"}},
     }
     return changed(body, changes or {})
@@ -305,7 +305,7 @@ def full_affinity() -> JsonObject:
 
 
 def full_container() -> JsonObject:
-    """A container beside the worker with every field that it may have."""
+    """A container next to the worker with every field that it may have."""
     probe = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 5}
     return {
         "name": "side",

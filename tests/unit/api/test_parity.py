@@ -15,15 +15,13 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from fleet_operator.api.v1alpha1 import (
-    BackfillSpec,
-    ConsumerGroupSpec,
-    KafkaClusterSpec,
-    OffsetResetSpec,
-    RedriveSpec,
-    RetryPolicySpec,
-)
+from fleet_operator.api.v1alpha1.backfill import BackfillSpec
+from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroupSpec
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaClusterSpec
 from fleet_operator.api.v1alpha1.model import QUANTITY
+from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
+from fleet_operator.api.v1alpha1.redrive import RedriveSpec
+from fleet_operator.api.v1alpha1.retrypolicy import RetryPolicySpec
 
 CRDS: Final = Path(__file__).resolve().parents[3] / "crds"
 KINDS: Final[Mapping[str, type[BaseModel]]] = {

@@ -1,4 +1,4 @@
-"""The CRD's rule for cron texts, with the engine that the API server uses: it and the operator take the same."""
+"""The CRD's rule for cron strings, with the engine that the API server uses: it and the operator take the same."""
 
 from __future__ import annotations
 

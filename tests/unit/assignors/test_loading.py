@@ -171,8 +171,8 @@ def test_unknown_assignor_is_refused_by_name(name: str) -> None:
     [
         ("Raising", r"cannot create assignor .*: KeyError: 'WEIGHT'"),
         ("NeedsArguments", r"missing 1 required positional argument: 'weight'; the class is called without arguments"),
-        ("Nameless", r"name is ''; it must be a non-empty text"),
-        ("NumberedName", r"name is 5; it must be a non-empty text"),
+        ("Nameless", r"name is ''; it must be a non-empty string"),
+        ("NumberedName", r"name is 5; it must be a non-empty string"),
         ("TextVersion", r"version is '1'; it must be an int"),
         ("TextProtocol", r"protocol is 'EAGER'; it must be EAGER or COOPERATIVE"),
         ("WithoutAssign", r"it lacks assign"),

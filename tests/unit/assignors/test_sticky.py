@@ -194,12 +194,12 @@ def test_sticky_remembers_its_assignment_in_user_data() -> None:
     assignor.on_assignment(Assignment({"t0": [4, 1]}), 17)
     data = assignor.subscription_user_data(["t0"])
     assert data == struct.pack(">ih2siiii", 1, 2, b"t0", 2, 4, 1, 17)
-    assert StickyReader().read(data) == Claim({"t0": (4, 1)}, 17)
+    assert StickyReader().parse(data) == Claim({"t0": (4, 1)}, 17)
 
 
 def test_sticky_reads_user_data_of_the_version_without_a_generation() -> None:
     old = encode_sticky({"t0": [0, 1]}, 3)[:-4]
-    assert StickyReader().read(old) == Claim({"t0": (0, 1)}, -1)
+    assert StickyReader().parse(old) == Claim({"t0": (0, 1)}, -1)
     new = encode_sticky({"t0": [1]}, 0)
     members = {"a": Subscription(["t0"], user_data=old), "b": Subscription(["t0"], user_data=new)}
     assert shares("sticky", {"t0": 2}, members) == {"a": {"t0": [0]}, "b": {"t0": [1]}}
@@ -221,7 +221,7 @@ def test_sticky_reads_user_data_of_the_version_without_a_generation() -> None:
     ],
 )
 def test_user_data_that_cannot_be_read_counts_as_nothing_held(data: bytes | None) -> None:
-    assert StickyReader().read(data) == NOTHING
+    assert StickyReader().parse(data) == NOTHING
     assert load("sticky").assign(ClusterView({"t": 1}), {"a": Subscription(["t"], user_data=data)})["a"].partitions == {
         "t": [0]
     }
@@ -258,6 +258,6 @@ def test_reading_many_members_is_reading_each() -> None:
         owned = {topic: tuple(chance.choices(range(100), k=chance.choice([1, 1, 1, 2]))) for topic in wanted}
         generation = chance.randint(0, 5)
         data = encode_sticky(owned, generation)
-        assert reader.read(data) == StickyReader().read(data) == Claim(owned, generation)
+        assert reader.parse(data) == StickyReader().parse(data) == Claim(owned, generation)
         shortened = data[: chance.randint(0, len(data))]
-        assert reader.read(shortened) == StickyReader().read(shortened)
+        assert reader.parse(shortened) == StickyReader().parse(shortened)

@@ -25,7 +25,7 @@ COOPERATIVE_ONES = pytest.mark.parametrize("name", ["cooperative-sticky", "coope
 
 @dataclass(frozen=True)
 class Group:
-    """A cluster, members that told what they held, and what of it is beyond doubt."""
+    """A cluster, members that reported their partitions, and the undisputed ones among these."""
 
     cluster: ClusterView
     members: Mapping[str, Subscription]

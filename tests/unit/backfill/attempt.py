@@ -12,7 +12,7 @@ from fleet_consumer.backfill.run import Parts, Run
 from fleet_consumer.backfill.slices import Task, TaskRange, TaskReport
 from fleet_consumer.backfill.work import Work
 from fleet_consumer.contract.backfill_config import parse_config
-from fleet_consumer.contract.backfill_ledger import Control, Ledger, Suspect
+from fleet_consumer.contract.backfill_ledger import Control, Ledger, SuspectedRecord
 from tests.support.clock import StillClock
 from tests.unit.backfill.documents import backfill_document
 
@@ -31,7 +31,7 @@ class World:
         self.controls: list[Control] = []
         self.waits: list[float] = []
         self.prepared: list[tuple[float, float | None]] = []
-        self.suspects: list[tuple[Suspect, ...]] = []
+        self.suspected: list[tuple[SuspectedRecord, ...]] = []
         self.played: list[tuple[int, tuple[Task, ...]]] = []
         self.discarded: list[int] = []
         self.publications: list[tuple[int, int]] = []
@@ -52,7 +52,7 @@ class World:
         world = self
 
         class Ledgers:
-            def read(self) -> Ledger | None:
+            def load(self) -> Ledger | None:
                 if world.superseded:
                     raise Superseded("a newer attempt has the ledger")
                 return world.stored
@@ -67,9 +67,9 @@ class World:
         def read_control() -> Control:
             return world.controls.pop(0) if world.controls else world.control
 
-        def prepare(seconds: float, rate: float | None, suspects: tuple[Suspect, ...]) -> Work:
+        def prepare(seconds: float, rate: float | None, suspected: tuple[SuspectedRecord, ...]) -> Work:
             world.prepared.append((seconds, rate))
-            world.suspects.append(suspects)
+            world.suspected.append(suspected)
             return WORK
 
         def wait(seconds: float) -> None:

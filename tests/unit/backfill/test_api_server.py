@@ -43,7 +43,7 @@ def client(url: str, account: Path) -> tuple[ApiServer, Waits]:
 def test_read_and_replace_with_resource_versions(server: ConfigMapServer, tmp_path: Path) -> None:
     server.put("one", {"a": "1"})
     api, _ = client(server.url, tmp_path)
-    found = api.read("one")
+    found = api.get("one")
     assert found["data"] == {"a": "1"}
     replaced = api.replace({**found, "data": {"a": "2"}})
     assert server.data("one") == {"a": "2"}
@@ -62,7 +62,7 @@ def test_server_that_comes_back_is_asked_again(server: ConfigMapServer, tmp_path
         server.away = False
 
     waits.then = {5: back}
-    assert api.read("one")["data"] == {"a": "1"}
+    assert api.get("one")["data"] == {"a": "1"}
     assert waits.seconds == [0.5, 1.0, 2.0, 4.0, 8.0]
 
 
@@ -70,20 +70,20 @@ def test_server_that_stays_away_ends_the_patience(server: ConfigMapServer, tmp_p
     api, waits = client(server.url, tmp_path)
     server.away = True
     with pytest.raises(ApiFailed, match="GET of ConfigMap one: no answer"):
-        api.read("one")
+        api.get("one")
     assert PATIENCE_S - 20 < sum(waits.seconds) <= PATIENCE_S
 
 
 def test_missing_object_is_asked_for_briefly(server: ConfigMapServer, tmp_path: Path) -> None:
     api, waits = client(server.url, tmp_path)
     with pytest.raises(ApiFailed, match="404 NotFound"):
-        api.read("none")
+        api.get("none")
     assert sum(waits.seconds) <= 30
 
 
 def test_without_any_address_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(ApiFailed, match="KUBERNETES_SERVICE_HOST"):
-        ApiServer("default", {}, StillClock(), account=tmp_path).read("one")
+        ApiServer("default", {}, StillClock(), account=tmp_path).get("one")
 
 
 def test_token_is_read_for_each_request_and_busy_servers_are_asked_again(tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ def test_token_is_read_for_each_request_and_busy_servers_are_asked_again(tmp_pat
         thread = threading.Thread(target=http.serve_forever, daemon=True)
         thread.start()
         api, _ = client(f"http://127.0.0.1:{http.server_address[1]}", tmp_path)
-        api.read("one")
-        api.read("one")
+        api.get("one")
+        api.get("one")
         http.shutdown()
         thread.join()
     assert [token for _, token in seen] == [f"Bearer token-{number}" for number in range(5)]

@@ -1,4 +1,4 @@
-"""The driver's look at the brokers: what passes is waited for, what is gone is an end."""
+"""The driver's query of the brokers: what passes is waited for, what is gone is an end."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Client:
     def close(self) -> None: ...
 
 
-def look(
+def ask(
     monkeypatch: pytest.MonkeyPatch, *answers: Answer, names: list[Named] | None = None, **changes: Any
 ) -> list[float]:
     """Look once for offsets 5 to 9; the pauses that were made."""
@@ -86,25 +86,25 @@ MOVED = DataPlaneFailed("topic orders: UNKNOWN_LEADER_EPOCH: Leader epoch is new
 
 
 @pytest.mark.parametrize("passing", [MOVED, {}], ids=["an error", "no leader"])
-def test_look_is_repeated_while_leaders_move(monkeypatch: pytest.MonkeyPatch, passing: Answer) -> None:
-    assert len(look(monkeypatch, passing, passing, {0: (0, 9)})) == 2
+def test_query_is_repeated_while_leaders_move(monkeypatch: pytest.MonkeyPatch, passing: Answer) -> None:
+    assert len(ask(monkeypatch, passing, passing, {0: (0, 9)})) == 2
 
 
 def test_brokers_that_do_not_come_back_end_the_attempt_and_not_the_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackfillFailed, match="UNKNOWN_LEADER_EPOCH") as raised:
-        look(monkeypatch, *[MOVED] * TRIES)
+        ask(monkeypatch, *[MOVED] * TRIES)
     assert not raised.value.final
 
 
 def test_topic_that_stays_away_ends_the_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackfillFailed) as raised:
-        look(monkeypatch, *[TopicMissing("topic 'orders' does not exist")] * MISSING_TRIES)
+        ask(monkeypatch, *[TopicMissing("topic 'orders' does not exist")] * MISSING_TRIES)
     assert (raised.value.reason, raised.value.final) == ("SourceTopicNotFound", True)
 
 
 def test_records_that_retention_has_taken_end_the_backfill_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackfillFailed, match="the log begins at 6") as raised:
-        look(monkeypatch, {0: (6, 9)})
+        ask(monkeypatch, {0: (6, 9)})
     assert (raised.value.reason, raised.value.final) == ("RangeExpired", True)
 
 
@@ -113,8 +113,8 @@ NAMED: dict[str, Any] = {"clusterId": "cluster-a", "topicId": str(FIRST)}
 SAME = {0: (0, 9)}
 
 
-def test_cluster_and_topic_of_the_range_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert look(monkeypatch, SAME, names=[("cluster-a", FIRST)], **NAMED) == []
+def test_cluster_and_topic_of_the_range_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(monkeypatch, SAME, names=[("cluster-a", FIRST)], **NAMED) == []
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_offsets_of_other_records_end_the_backfill(
 ) -> None:
     """They lie within the log: nothing else would tell them apart."""
     with pytest.raises(BackfillFailed, match=seen) as raised:
-        look(monkeypatch, *[SAME] * MISSING_TRIES, names=[names], **NAMED)
+        ask(monkeypatch, *[SAME] * MISSING_TRIES, names=[names], **NAMED)
     assert (raised.value.reason, raised.value.final) == ("RangeLost", True)
 
 
@@ -135,27 +135,27 @@ def test_one_word_of_a_broker_that_was_away_ends_no_backfill(monkeypatch: pytest
     """It may know a topic that is no more, or not yet one that is."""
     away: list[Named] = [*[RequestTimedOut("no answer")] * (TRIES - 1), ("cluster-a", SECOND)]
     with pytest.raises(BackfillFailed) as raised:
-        look(monkeypatch, *[SAME] * TRIES, names=away, **NAMED)
+        ask(monkeypatch, *[SAME] * TRIES, names=away, **NAMED)
     assert (raised.value.reason, raised.value.final) == ("RangeLost", False)
     with pytest.raises(BackfillFailed) as raised:
-        look(monkeypatch, *[MOVED] * (TRIES - 1), TopicMissing("topic 'orders' does not exist"))
+        ask(monkeypatch, *[MOVED] * (TRIES - 1), TopicMissing("topic 'orders' does not exist"))
     assert (raised.value.reason, raised.value.final) == ("SourceTopicNotFound", False)
 
 
 def test_broker_that_has_not_heard_of_the_topic_s_new_id_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[Named] = [("cluster-a", SECOND), ("cluster-a", SECOND), ("cluster-a", FIRST)]
-    assert len(look(monkeypatch, *[SAME] * 3, names=late, **NAMED)) == 2
+    assert len(ask(monkeypatch, *[SAME] * 3, names=late, **NAMED)) == 2
 
 
 def test_brokers_that_do_not_say_who_they_are_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     away: list[Named] = [RequestTimedOut("no answer"), (None, ZERO_UUID), ("cluster-a", FIRST)]
-    assert len(look(monkeypatch, *[SAME] * 3, names=away, **NAMED)) == 2
+    assert len(ask(monkeypatch, *[SAME] * 3, names=away, **NAMED)) == 2
     with pytest.raises(BackfillFailed) as raised:
-        look(monkeypatch, *[SAME] * TRIES, names=[("cluster-a", ZERO_UUID)], **NAMED)
+        ask(monkeypatch, *[SAME] * TRIES, names=[("cluster-a", ZERO_UUID)], **NAMED)
     assert not raised.value.final
 
 
 def test_range_without_ids_is_read_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was resolved by an operator that did not keep them."""
-    assert look(monkeypatch, SAME, names=[("cluster-b", SECOND)]) == []
-    assert look(monkeypatch, SAME, names=[("cluster-a", SECOND)], clusterId="cluster-a") == []
+    assert ask(monkeypatch, SAME, names=[("cluster-b", SECOND)]) == []
+    assert ask(monkeypatch, SAME, names=[("cluster-a", SECOND)], clusterId="cluster-a") == []

@@ -33,7 +33,7 @@ def outputs(*produces: Produce) -> Made:
 
 def verdict(one: Made, other: Made, *ignored: str) -> str:
     live, candidate = answer_of(one, None), answer_of(other, None)
-    may_differ = Ignored.of(ignored)
+    may_differ = Ignored.from_paths(ignored)
     stored = compare(json.loads(dumped(live)), json.loads(dumped(candidate)), may_differ)
     assert stored == compare(live, candidate, may_differ), "stored answers compare alike"
     return stored
@@ -115,7 +115,7 @@ def test_stored_answers_are_judged() -> None:
     later = dumped(answer_of(outputs(Produce("t", b'{"a": 1, "at": 6}')), None))
     place = ("topic", 1, 7, 5, b"k")
     assert judged(place, dumped(done), dumped(done), Ignored(), report) == []
-    assert judged(place, dumped(done), later, Ignored.of(["at"]), report) == []
+    assert judged(place, dumped(done), later, Ignored.from_paths(["at"]), report) == []
     assert judged(place, dumped(done), None, Ignored(), report) == [(*place, result_text(done), None, None, None)]
     assert report.compared == {"equal": 2, "different": 1}
     assert report.samples[0].candidate == "no record"
@@ -145,6 +145,6 @@ def test_headers_are_ignored_by_their_names() -> None:
         for trace in (b"1", b"2")
     )
     assert compare(live, candidate, Ignored()) == DIFFERENT
-    assert compare(live, candidate, Ignored.of((), ["trace"])) == EQUAL
+    assert compare(live, candidate, Ignored.from_paths((), ["trace"])) == EQUAL
     other = answer_of(outputs(Produce("t", "x", headers=[("trace", b"1"), ("kind", b"b")])), None)
-    assert compare(live, other, Ignored.of((), ["trace"])) == DIFFERENT
+    assert compare(live, other, Ignored.from_paths((), ["trace"])) == DIFFERENT

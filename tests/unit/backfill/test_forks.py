@@ -1,4 +1,4 @@
-"""Handlers that fork: the child ends, and what it shares with the task still tells what the parent has in hand."""
+"""Handlers that fork: the child exits, and the call slots that it shares still have the parent's records."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import pytest
 SCRIPT = """
 import os, sys, tempfile
 from types import SimpleNamespace
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.backfill.calling import Batches, OneByOne
-from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.handlers.performing import Outputs, Result
 from fleet_consumer.record import Record
 
 file = tempfile.TemporaryFile()
-marks = Marks(file.fileno(), 1, 500)
+call_slots = CallSlots(file.fileno(), 1, 500)
 held = []
 
 def fork(records):
     if not held and (child := os.fork()):
         os.waitpid(child, 0)
-        held.append(len(marks.read()))
+        held.append(len(call_slots.active_calls()))
     return [Result() for _ in records]
 
-batches = Batches(fork, 500, marks)
-singles = OneByOne(SimpleNamespace(call=lambda record: fork([record]) and None), (None, None), Outputs(), marks,
-    SystemClock())
+batches = Batches(fork, 500, call_slots)
+handler = SimpleNamespace(call=lambda record: fork([record]) and None)
+singles = OneByOne(handler, (None, None), Outputs(), call_slots, SystemClock())
 records = [Record("t", 0, offset, 0, None, b"", (), -1) for offset in range(10)]
 answers = {"batches": batches, "singles": singles}[sys.argv[1]].handle(records, float("inf"), lambda error: False)
-os.write(1, f"{len(answers)} answers, {held} in hand behind the child; ".encode())
+os.write(1, f"{len(answers)} answers, {held} in hand after the child; ".encode())
 """
 
 HOOKS = """
@@ -47,7 +47,7 @@ setup = teardown = fork
 
 SERVED = """
 import json, os, sys, tempfile
-from fleet_consumer.backfill.marks import Marks
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.backfill.process import HandlerServer
 from fleet_consumer.backfill.work import config_of
 from tests.unit.backfill.documents import backfill_document
@@ -56,7 +56,8 @@ from tests.unit.worker.documents import worker_document
 worker = worker_document()
 worker["handler"] |= {"python": {"callable": "handler:handle", "path": sys.argv[1]}, "concurrency": 1}
 file = tempfile.TemporaryFile()
-server = HandlerServer(config_of(json.dumps(backfill_document(worker=worker))), "Live", Marks(file.fileno(), 1, 500))
+config = config_of(json.dumps(backfill_document(worker=worker)))
+server = HandlerServer(config, "Live", CallSlots(file.fileno(), 1, 500))
 os.write(1, b"set up; ")
 server.tear_down()
 os.write(1, b"torn down; ")
@@ -70,13 +71,13 @@ def run(script: str, argument: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_child_of_a_hook_is_no_second_process_of_the_handler(tmp_path: Path) -> None:
-    """It would read orders from the same connection."""
+    """It would read requests from the same connection."""
     (tmp_path / "handler.py").write_text(HOOKS)
     done = run(SERVED, str(tmp_path))
     assert done.stdout == "set up; torn down; ", done.stderr
 
 
 @pytest.mark.parametrize("caller", ["singles", "batches"])
-def test_child_of_a_handler_handles_nothing_more_and_takes_no_mark_away(caller: str) -> None:
+def test_child_of_a_handler_handles_nothing_more_and_releases_no_slot(caller: str) -> None:
     done = run(SCRIPT, caller)
-    assert done.stdout == "10 answers, [1] in hand behind the child; ", done.stderr
+    assert done.stdout == "10 answers, [1] in hand after the child; ", done.stderr

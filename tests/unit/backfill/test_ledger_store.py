@@ -32,7 +32,7 @@ class Objects:
         self.before_replace: Callable[[], None] = lambda: None
         self.lose_answer = False
 
-    def read(self, name: str) -> dict[str, Any]:
+    def get(self, name: str) -> dict[str, Any]:
         return {**self.found, "metadata": {**self.found["metadata"], "resourceVersion": str(self.version)}}
 
     def replace(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Objects:
             # The client's own repetition of the request meets its first try.
             self.lose_answer = False
             raise ApiConflict("changed")
-        return self.read("l")
+        return self.get("l")
 
     def change(self, text: str) -> None:
         self.version += 1
@@ -56,26 +56,26 @@ def test_ledger_without_its_key_is_a_beginning_and_keeps_the_rest_of_the_object(
     for data in (None, {}, {"other": "x"}):
         objects = Objects(data)
         store = LedgerStore(objects, "l", 2)
-        assert store.read() is None
+        assert store.load() is None
         store.write(LEDGER)
         assert objects.found["data"] == {**(data or {}), LEDGER_KEY: ledger_text(LEDGER)}
         assert objects.found["metadata"]["labels"] == {"a": "b"}
-        assert LedgerStore(objects, "l", 2).read() == LEDGER
+        assert LedgerStore(objects, "l", 2).load() == LEDGER
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", "not json", '{"version": 2}'])
 def test_unreadable_ledger_is_no_beginning(text: str) -> None:
     with pytest.raises(SettingsInvalid):
-        LedgerStore(Objects({LEDGER_KEY: text}), "l", 2).read()
+        LedgerStore(Objects({LEDGER_KEY: text}), "l", 2).load()
 
 
 def test_newer_attempt_supersedes_at_the_start_and_at_a_write() -> None:
     newer = ledger_text(Ledger(attempt=3, remaining={}))
-    with pytest.raises(Superseded, match="attempt 3, and this is attempt 2"):
-        LedgerStore(Objects({LEDGER_KEY: newer}), "l", 2).read()
+    with pytest.raises(Superseded, match="attempt 3, but this is attempt 2"):
+        LedgerStore(Objects({LEDGER_KEY: newer}), "l", 2).load()
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     objects.change(newer)
     with pytest.raises(Superseded):
         store.write(LEDGER)
@@ -85,27 +85,27 @@ def test_newer_attempt_supersedes_at_the_start_and_at_a_write() -> None:
 def test_answer_lost_after_the_write_was_applied() -> None:
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     objects.lose_answer = True
     store.write(LEDGER)
     later = Ledger(attempt=2, remaining={0: ((5, 9),)}, slices_done=1)
     store.write(later)
-    assert LedgerStore(objects, "l", 2).read() == later
+    assert LedgerStore(objects, "l", 2).load() == later
 
 
 def test_own_older_write_and_foreign_labels_are_written_over() -> None:
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     objects.change(ledger_text(Ledger(attempt=2, remaining={0: ((1, 9),)})))
     store.write(LEDGER)
-    assert LedgerStore(objects, "l", 2).read() == LEDGER
+    assert LedgerStore(objects, "l", 2).load() == LEDGER
 
 
 def test_endless_conflicts_end_with_an_error() -> None:
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     tries = []
 
     def change() -> None:
@@ -113,7 +113,7 @@ def test_endless_conflicts_end_with_an_error() -> None:
         objects.change(ledger_text(Ledger(attempt=1, remaining={})))
 
     objects.before_replace = change
-    with pytest.raises(ApiFailed, match="changed by others"):
+    with pytest.raises(ApiFailed, match="ConfigMap l keeps changing"):
         store.write(LEDGER)
     assert len(tries) == CONFLICTS_MAX
 
@@ -129,7 +129,7 @@ def test_control_is_read_and_damage_is_an_error() -> None:
 def test_sign_of_progress_leaves_the_ledger_as_it_is() -> None:
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     store.write(LEDGER)
     store.alive(7)
     assert objects.found["data"] == {LEDGER_KEY: ledger_text(LEDGER), ALIVE_KEY: "7"}
@@ -146,7 +146,7 @@ def test_sign_of_progress_leaves_the_ledger_as_it_is() -> None:
 def test_driver_that_goes_on_after_a_refused_sign_does_not_replace_the_ledger(foreign: str) -> None:
     objects = Objects()
     store = LedgerStore(objects, "l", 2)
-    store.read()
+    store.load()
     store.write(LEDGER)
     objects.change(foreign)
     for _ in range(2):

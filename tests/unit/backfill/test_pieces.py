@@ -15,8 +15,8 @@ from fleet_consumer.backfill.children import Died
 from fleet_consumer.backfill.errors import BackfillFailed
 from fleet_consumer.backfill.slices import TaskRange, TaskReport, part_of
 from fleet_consumer.backfill.task import run_second_pass, run_task
-from fleet_consumer.backfill.work import Order, Part, Work
-from fleet_consumer.contract.backfill_ledger import Suspect
+from fleet_consumer.backfill.work import Part, PlayRequest, Work
+from fleet_consumer.contract.backfill_ledger import SuspectedRecord
 from tests.unit.backfill.documents import backfill_document, compare_section
 
 PARQUET = {"topic": None, "parquet": "/sink"}
@@ -28,16 +28,16 @@ class Process:
 
     def __init__(self, side: str, differs: frozenset[int] = frozenset(), dies_at: int = -1) -> None:
         self.side, self.differs, self.dies_at = side, differs, dies_at
-        self.orders: list[Order] = []
+        self.requests: list[PlayRequest] = []
         self.usable = True
         self.poison = 0
 
-    def play(self, order: Order) -> Iterator[Part]:
-        self.orders.append(order)
-        for each in order.ranges:
+    def play(self, request: PlayRequest) -> Iterator[Part]:
+        self.requests.append(request)
+        for each in request.ranges:
             if each.first <= self.dies_at < each.end:
                 self.usable = False
-                raise Died("signal 11", [Suspect(partition=0, offset=self.dies_at, side=self.side, deaths=1)])
+                raise Died("signal 11", [SuspectedRecord(partition=0, offset=self.dies_at, side=self.side, deaths=1)])
             offsets = range(each.first, each.end)
             rows = [["t", each.partition, at, 0, b"k", self._answer(at)] for at in offsets]
             report = TaskReport(covered=[each], records_in=len(rows))
@@ -64,11 +64,11 @@ class Tasks:
         monkeypatch.setattr(task_module, "HandlerProcess", lambda config, side: self.processes[side])
 
     def __call__(
-        self, *task: TaskRange, seconds: float = 60.0, suspects: tuple[Suspect, ...] = (), **changes: Any
+        self, *task: TaskRange, seconds: float = 60.0, suspected: tuple[SuspectedRecord, ...] = (), **changes: Any
     ) -> TaskReport:
         text = json.dumps(backfill_document(**changes))
         report = TaskReport()
-        work = Work(config=text, policies=None, seconds=seconds, rate=None, limits={}, suspects=suspects)
+        work = Work(config=text, policies=None, seconds=seconds, rate=None, limits={}, suspected=suspected)
         for _ in run_task(work, task, report):
             """`rows` has them."""
         return report
@@ -85,11 +85,13 @@ def test_comparison_judges_each_record_once_and_gives_the_differences(tasks: Tas
     assert report.compared == {"equal": 798, "different": 2}
     assert report.records_in == 800
     assert [row[1:3] for row in tasks.rows] == [(0, 3), (1, 450)]
-    live, candidate = (tasks.processes[side].orders for side in ("Live", "Candidate"))
+    live, candidate = (tasks.processes[side].requests for side in ("Live", "Candidate"))
     assert [each.ranges for each in live] == [each.ranges for each in candidate]
     assert len(live) > 2, "pieces, so that neither side runs far ahead"
     assert not any(each.bounded for each in live)
-    handled = [(each.partition, at) for order in live for each in order.ranges for at in range(each.first, each.end)]
+    handled = [
+        (each.partition, at) for request in live for each in request.ranges for at in range(each.first, each.end)
+    ]
     assert handled == [(0, at) for at in range(300)] + [(1, at) for at in range(400, 900)]
 
 
@@ -116,11 +118,11 @@ def test_poison_of_the_candidate_is_counted(tasks: Tasks) -> None:
     assert tasks(TaskRange(0, 0, 1), compare=compare_section()).poison == 1
 
 
-def test_suspect_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
+def test_suspected_record_of_a_comparison_is_a_piece_of_its_own(tasks: Tasks) -> None:
     tasks.processes = {"Live": Process("Live"), "Candidate": Process("Candidate")}
-    suspects = (Suspect(partition=0, offset=50, side="Candidate", deaths=1),)
-    report = tasks(TaskRange(0, 0, 60), compare=compare_section(), suspects=suspects)
-    assert [each.ranges for each in tasks.processes["Live"].orders] == [
+    suspected = (SuspectedRecord(partition=0, offset=50, side="Candidate", deaths=1),)
+    report = tasks(TaskRange(0, 0, 60), compare=compare_section(), suspected=suspected)
+    assert [each.ranges for each in tasks.processes["Live"].requests] == [
         (TaskRange(0, 0, 50),),
         (TaskRange(0, 50, 51),),
         (TaskRange(0, 51, 60),),
@@ -132,7 +134,7 @@ class Batch:
     """Stored answers of the live handler to these records of partition 0, as Spark's worker gives them."""
 
     def __init__(self, *offsets: int) -> None:
-        (part,) = (each for each in Process("Live").play(Order(WORK, (TaskRange(0, 0, 99),))) if each.rows)
+        (part,) = (each for each in Process("Live").play(PlayRequest(WORK, (TaskRange(0, 0, 99),))) if each.rows)
         rows = [row for row in zip(*part.rows, strict=True) if row[2] in offsets]
         self.columns = [
             SimpleNamespace(to_pylist=lambda values=values: list(values)) for values in zip(*rows, strict=True)
@@ -151,9 +153,9 @@ def test_second_pass_handles_the_spans_of_stored_answers_and_compares(tasks: Tas
     """A record that has no stored answer was not there for the live handler, and differs."""
     tasks.processes = {"Candidate": Process("Candidate", differs=frozenset({5}))}
     report = second_pass(tasks, Batch(2, 3, 5), Batch(8, 10))
-    orders = tasks.processes["Candidate"].orders
-    assert [each.ranges for each in orders] == [(TaskRange(0, 2, 6),), (TaskRange(0, 8, 11),)]
-    assert not any(each.bounded for each in orders)
+    requests = tasks.processes["Candidate"].requests
+    assert [each.ranges for each in requests] == [(TaskRange(0, 2, 6),), (TaskRange(0, 8, 11),)]
+    assert not any(each.bounded for each in requests)
     assert [row[1:3] for row in tasks.rows] == [(0, 4), (0, 5), (0, 9)]
     assert report.compared == {"equal": 4, "different": 3}
     assert report.covered == [(0, 2, 6), (0, 8, 11)]

@@ -1,4 +1,4 @@
-"""Orders in a handler's process, over messages in memory: what is handled, where it stops, and what is told."""
+"""Requests in a handler's process, over messages in memory: what is handled, where it stops, and what is told."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from confluent_kafka import Message
 
 from fleet_consumer.backfill import process
+from fleet_consumer.backfill.call_slots import CallSlots
 from fleet_consumer.backfill.calling import OneByOne
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.marks import Marks
 from fleet_consumer.backfill.process import DEATHS_MAX, HandlerServer
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
-from fleet_consumer.backfill.work import Order, Part, Work, config_of
-from fleet_consumer.contract.backfill_ledger import Suspect
+from fleet_consumer.backfill.work import Part, PlayRequest, Work, config_of
+from fleet_consumer.contract.backfill_ledger import SuspectedRecord
 from fleet_consumer.group.errors import RecordsExpired, TopicMissing
 from fleet_consumer.librdkafka.bounded import Fetched
 from fleet_consumer.librdkafka.producer import ProduceFailed
@@ -137,7 +137,7 @@ class Play:
         *records: tuple[int, str],
         seconds: float = 60.0,
         callable_: str = "handle",
-        suspects: tuple[Suspect, ...] = (),
+        suspected: tuple[SuspectedRecord, ...] = (),
         side: str = "Live",
         ranges: tuple[TaskRange, ...] | None = None,
         handler: Mapping[str, Any] | None = None,
@@ -154,10 +154,10 @@ class Play:
         sys.modules.pop("handler", None)
         slots = config.worker.handler.concurrency
         with TemporaryFile() as file:
-            self.server = HandlerServer(config, side, Marks(file.fileno(), slots, 500))
-            work = Work(config="", policies=None, seconds=seconds, rate=rate, limits={}, suspects=suspects)
+            self.server = HandlerServer(config, side, CallSlots(file.fileno(), slots, 500))
+            work = Work(config="", policies=None, seconds=seconds, rate=rate, limits={}, suspected=suspected)
             last = records[-1][0] + 1
-            parts = list(self.server.play(Order(work, ranges or (TaskRange(1, records[0][0], last + 10),))))
+            parts = list(self.server.play(PlayRequest(work, ranges or (TaskRange(1, records[0][0], last + 10),))))
         return Played(parts, importlib.import_module("handler"))
 
 
@@ -166,13 +166,13 @@ class Refusing:
 
     def __init__(self, config: object) -> None: ...
 
-    def of(self, topic: str, message_max_bytes: int | None) -> Refusing:
+    def writer_to(self, topic: str, message_max_bytes: int | None) -> Refusing:
         return self
 
     def send(self, key: object, value: object, headers: object, partition: int | None = None) -> object:
         return value
 
-    def settle(self, handles: Sequence[object]) -> list[ProduceFailed | None]:
+    def await_handles(self, handles: Sequence[object]) -> list[ProduceFailed | None]:
         return [ProduceFailed("out", "MSG_SIZE_TOO_LARGE", "too large") if each == "6" else None for each in handles]
 
 
@@ -214,7 +214,7 @@ def test_fail_stops_at_the_record_and_calls_nothing_after_it(play: Play) -> None
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_what_a_handler_makes_of_a_record_covers_nothing(play: Play, concurrency: int) -> None:
+def test_record_that_a_handler_modifies_covers_its_own_offset_only(play: Play, concurrency: int) -> None:
     records = [(offset, "forge") for offset in range(5, 9)]
     more = ((9, "fail"), *((offset, "") for offset in range(10, 15)))
     played = play(*records, *more, handler={"concurrency": concurrency})
@@ -299,7 +299,7 @@ def test_filtered_records_are_passed_by(play: Play) -> None:
 
 @pytest.mark.parametrize("first", range(9))
 def test_filtered_records_are_counted_once_however_often_a_slice_stops(play: Play, first: int) -> None:
-    """Those behind the point where a task stops come again with the next slice."""
+    """Records after the point where a task stops are read again in the next slice."""
     chosen = {"keyRegex": None, "headerEquals": {"h": "1"}, "fromTime": None, "toTime": None}
     records = [(offset, "") for offset in range(9)]
     at, filtered, handled = first, 0, 0
@@ -310,20 +310,20 @@ def test_filtered_records_are_counted_once_however_often_a_slice_stops(play: Pla
     assert (filtered, handled) == (len(range(first + first % 2, 9, 2)), len(range(first + 1 - first % 2, 9, 2)))
 
 
-def test_suspect_is_alone_in_its_part(play: Play) -> None:
-    suspect = Suspect(partition=1, offset=6, side="Live", deaths=DEATHS_MAX - 1)
-    played = play(*((offset, "") for offset in range(5, 9)), suspects=(suspect,))
+def test_suspected_record_is_alone_in_its_part(play: Play) -> None:
+    suspected = SuspectedRecord(partition=1, offset=6, side="Live", deaths=DEATHS_MAX - 1)
+    played = play(*((offset, "") for offset in range(5, 9)), suspected=(suspected,))
     assert played.seen == [5, 6, 7, 8]
     assert (1, 5, 6) in played.report.covered
     assert (1, 6, 7) in played.report.covered
 
 
-def test_refused_output_before_a_suspect_ends_the_task_there(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suspect's own part would cover the one that was discarded, and the refused record with it."""
+def test_refused_output_before_a_suspected_record_ends_the_task(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suspected record's own part would cover the discarded part, and with it the refused record."""
     monkeypatch.setattr(process, "Writers", Refusing)
-    suspect = Suspect(partition=1, offset=7, side="Live", deaths=1)
+    suspected = SuspectedRecord(partition=1, offset=7, side="Live", deaths=1)
     sink = {"topic": "out", "parquet": None}
-    played = play(*((offset, "") for offset in range(5, 10)), suspects=(suspect,), sink=sink)
+    played = play(*((offset, "") for offset in range(5, 10)), suspected=(suspected,), sink=sink)
     assert (played.reached, played.report.records_in) == ({}, 0)
     assert played.seen == [5, 6]
     assert played.report.failure is not None
@@ -331,13 +331,13 @@ def test_refused_output_before_a_suspect_ends_the_task_there(play: Play, monkeyp
 
 
 def test_record_of_three_deaths_is_set_aside(play: Play) -> None:
-    suspect = Suspect(partition=1, offset=6, side="Live", deaths=DEATHS_MAX)
-    played = play((5, ""), (6, ""), (7, ""), suspects=(suspect,), onError="Skip")
+    suspected = SuspectedRecord(partition=1, offset=6, side="Live", deaths=DEATHS_MAX)
+    played = play((5, ""), (6, ""), (7, ""), suspected=(suspected,), onError="Skip")
     assert played.seen == [5, 7]
     assert (played.report.records_in, played.report.failed, played.report.poison) == (3, 1, 1)
-    ended = play((5, ""), (6, ""), (7, ""), suspects=(suspect,))
+    ended = play((5, ""), (6, ""), (7, ""), suspected=(suspected,))
     assert ended.report.failure == FailedRecord(1, 6, "Poison", "the record ended the process of its handler 3 times")
-    other = play((5, ""), (6, ""), suspects=(Suspect(partition=1, offset=6, side="Candidate", deaths=3),))
+    other = play((5, ""), (6, ""), suspected=(SuspectedRecord(partition=1, offset=6, side="Candidate", deaths=3),))
     assert other.seen == [5, 6]
 
 
@@ -357,7 +357,7 @@ def test_error_of_the_brokers_is_told_behind_what_is_done(
 
 @pytest.mark.parametrize("quiet_s", [1.0, 200.0])
 def test_time_in_the_handler_is_no_silence(play: Play, monkeypatch: pytest.MonkeyPatch, quiet_s: float) -> None:
-    """A gap of the log gives a step without records as well."""
+    """A gap in the log also causes a step without records."""
     clock = StillClock()
     monkeypatch.setattr(process, "SystemClock", lambda: clock)
 
@@ -405,8 +405,8 @@ def test_broken_handler_and_setup_are_errors_of_the_task(play: Play, tmp_path: P
     assert (failed.value.reason, failed.value.final) == ("HandlerImportFailed", True)
 
 
-def test_process_without_its_task_stops_behind_the_group_in_hand(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another task has these records by then."""
+def test_process_without_its_task_stops_after_the_current_group(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another task may already handle the same records."""
     handle = OneByOne.handle
 
     def leave(caller: OneByOne, *arguments: Any) -> Any:

@@ -72,7 +72,7 @@ def test_suspended_run_publishes_what_it_has() -> None:
 
 
 def test_rows_that_are_all_that_is_left_are_published_though_the_run_is_to_stop() -> None:
-    """An end with nothing left is the end of the run: nobody would publish them later."""
+    """An attempt that ends with nothing left ends the run, so no later attempt would commit these rows."""
     here = world()
     here.publication_fails = True
     with pytest.raises(BackfillFailed):
@@ -95,8 +95,8 @@ def test_suspended_attempt_that_has_handled_nothing_leaves_older_rows_to_the_nex
 
 @pytest.mark.parametrize("killed", [0, 1])
 def test_range_that_is_gone_costs_no_rows_of_what_is_before_it(killed: int) -> None:
-    """No attempt gets beyond the check of its first slice, so each row must be published before its error. An attempt
-    that was killed amid a publication leaves one more to do."""
+    """Every later attempt fails at the check of its first slice, so all staged rows are committed before that error. An
+    attempt that was killed during a commit leaves one more commit."""
     here = world()
     here.stored = Ledger(attempt=1, remaining={1: ((50, 100),)}, slices_done=2, publishing=killed)
 
@@ -136,7 +136,8 @@ def test_publication_that_fails_hides_no_failed_record(final: bool) -> None:
 
     here.change, here.publication_fails, here.failure_is_final = fail, True, final
     _, error = failed(
-        here, "partition 0 offset 25: ValueError: no.*; the rows before it are not published: the store is away"
+        here,
+        "partition 0 offset 25: ValueError: no.*; the rows of earlier records are not in the table: the store is away",
     )
     assert (error.reason, error.final) == ("HandlerFailed" if final else "SliceFailed", final)
     here.publication_fails = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fleet_consumer.backfill.errors import BackfillFailed
-from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport, merged, outcome_of, suspected
-from fleet_consumer.contract.backfill_ledger import SAMPLES_MAX, Comparison, RunProblem, Sample, Suspect
+from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport, merged, outcome_of, suspected_after
+from fleet_consumer.contract.backfill_ledger import SAMPLES_MAX, Comparison, RunProblem, Sample, SuspectedRecord
 
 PLANNED = ((TaskRange(0, 0, 100), TaskRange(2, 5, 9)), (TaskRange(1, 50, 60),))
 
@@ -67,25 +67,25 @@ def test_parts_of_a_task_add_up() -> None:
 
 
 def test_deaths_of_a_record_add_up_until_it_is_handled() -> None:
-    def suspect(offset: int, deaths: int, side: str = "Live") -> Suspect:
-        return Suspect(partition=0, offset=offset, side=side, deaths=deaths)
+    def suspected(offset: int, deaths: int, side: str = "Live") -> SuspectedRecord:
+        return SuspectedRecord(partition=0, offset=offset, side=side, deaths=deaths)
 
-    known = (suspect(3, 1), suspect(7, 2), suspect(8, 1))
-    died = (suspect(7, 1), suspect(8, 1, "Candidate"), suspect(9, 1))
-    assert suspected(known, died, {0: ((5, 20),)}) == (
-        suspect(7, 3),
-        suspect(8, 1, "Candidate"),
-        suspect(8, 1),
-        suspect(9, 1),
+    known = (suspected(3, 1), suspected(7, 2), suspected(8, 1))
+    died = (suspected(7, 1), suspected(8, 1, "Candidate"), suspected(9, 1))
+    assert suspected_after(known, died, {0: ((5, 20),)}) == (
+        suspected(7, 3),
+        suspected(8, 1, "Candidate"),
+        suspected(8, 1),
+        suspected(9, 1),
     )
-    assert suspected(known, died, {}) == ()
+    assert suspected_after(known, died, {}) == ()
 
 
 def test_samples_are_the_first_ones() -> None:
     report = TaskReport()
     for offset in range(30):
-        report.note("different", Sample(partition=0, offset=offset, live="a", candidate="b"))
-        report.note("equal", None)
+        report.count_comparison("different", Sample(partition=0, offset=offset, live="a", candidate="b"))
+        report.count_comparison("equal", None)
     outcome = outcome_of(((TaskRange(0, 0, 99),),), {0: report})
     assert outcome.comparison.different == outcome.comparison.equal == 30
     assert [each.offset for each in outcome.comparison.samples] == list(range(SAMPLES_MAX))

@@ -11,7 +11,7 @@ import pytest
 from fleet_consumer.backfill.errors import BackfillFailed, Superseded
 from fleet_consumer.backfill.slices import FailedRecord, TaskRange, TaskReport
 from fleet_consumer.contract.backfill_config import parse_config
-from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample, Suspect
+from fleet_consumer.contract.backfill_ledger import Control, GuardWord, Ledger, RunProblem, Sample, SuspectedRecord
 from fleet_consumer.contract.section import SettingsInvalid
 from tests.unit.backfill.attempt import World, failed, play
 from tests.unit.backfill.documents import backfill_document, compare_section
@@ -88,15 +88,15 @@ def test_suspend_stops_after_the_slice() -> None:
 
 def test_suspend_wins_over_a_pause() -> None:
     world = World()
-    world.control = Control(suspend=True, guard=GuardWord(pause=True, message="behind", look="1"))
+    world.control = Control(suspend=True, guard=GuardWord(pause=True, message="behind", checked="1"))
     assert not play(world)
     assert world.waits == []
 
 
 def test_guard_pauses_with_its_reason_and_is_polled() -> None:
     world = World()
-    pause = GuardWord(pause=True, message="live is 80 s behind", look="1")
-    world.controls = [Control(guard=pause), Control(guard=replace(pause, look="2")), Control()]
+    pause = GuardWord(pause=True, message="live is 80 s behind", checked="1")
+    world.controls = [Control(guard=pause), Control(guard=replace(pause, checked="2")), Control()]
     assert play(world)
     paused = [ledger for ledger in world.written if ledger.throttled_by == "Guard"]
     assert [each.throttle_message for each in paused] == ["live is 80 s behind"]
@@ -125,7 +125,7 @@ def test_failed_record_ends_the_run_and_what_is_done_stays() -> None:
             report.covered, report.records_in = [TaskRange(0, 25, 31)], 6
 
     world.change = fail
-    run, error = failed(world, r"partition 0 offset 31: ValueError: no id; .*mend")
+    run, error = failed(world, r"partition 0 offset 31: ValueError: no id; .*fix")
     assert (error.reason, error.final) == ("HandlerFailed", True)
     run.fail(RunProblem(reason="HandlerFailed", message="m", final=True))
     last = world.written[-1]
@@ -198,7 +198,7 @@ def test_comparison_is_summed() -> None:
 
     def compare(planned: TaskRange, report: TaskReport) -> None:
         sample = Sample(partition=planned.partition, offset=planned.first, live="a", candidate="b")
-        report.note("different", sample)
+        report.count_comparison("different", sample)
         report.compared["equal"] = 4
 
     world.change = compare
@@ -219,7 +219,7 @@ def test_second_pass_goes_through_the_slices_of_the_first() -> None:
     assert world.stored.slices_done == 2
     world.config = parse_config(backfill_document(compare=compare_section("Candidate"), sink=sink))
     died = TaskReport(covered=[TaskRange(0, 0, 20)], records_in=20, compared={"equal": 20})
-    died.died = [Suspect(partition=0, offset=20, side="Candidate", deaths=1)]
+    died.died = [SuspectedRecord(partition=0, offset=20, side="Candidate", deaths=1)]
     whole = TaskReport(
         covered=[TaskRange(0, 0, 50), TaskRange(1, 50, 90)], records_in=90, compared={"equal": 89, "different": 1}
     )
@@ -238,7 +238,7 @@ def test_passes_that_do_not_fit_the_ledger_are_refused() -> None:
     sink = {"topic": None, "parquet": "/s"}
     world = World(compare=compare_section("Candidate"), sink=sink)
     world.stored = Ledger(attempt=1, handlers="Live", remaining={0: ((0, 5),)})
-    with pytest.raises(SettingsInvalid, match="5 offsets left"):
+    with pytest.raises(SettingsInvalid, match="has 5 unhandled offsets in pass Live"):
         world.run(2)
     world.stored = Ledger(attempt=1, handlers="Both", remaining={})
     with pytest.raises(SettingsInvalid, match="pass Both"):
@@ -261,7 +261,7 @@ def test_superseded_passes_through() -> None:
 def test_paused_driver_gives_signs_of_life() -> None:
     """Its ledger stays the same for as long as the guard says the same."""
     world = World()
-    behind = Control(guard=GuardWord(look="1", pause=True, message="the live group is behind"))
+    behind = Control(guard=GuardWord(checked="1", pause=True, message="the live group is behind"))
     world.controls = [behind] * 100
     assert play(world)
     numbers = [sign for _, sign in world.signs]
@@ -286,8 +286,8 @@ def test_superseded_attempt_removes_no_files() -> None:
 
 
 def test_first_of_two_passes_gives_a_task_one_range_of_a_partition() -> None:
-    """The second one reads from the first to the last of the answers that it takes at once: a gap between them, which
-    other tasks have covered, would be handled by the candidate twice, and count as records that the live side lacks."""
+    """The second pass reads from the first to the last stored answer. If other tasks had covered a gap in between, the
+    candidate would handle the gap's records twice, and they would count as records that the live handler lacks."""
     sink = {"topic": None, "parquet": "/s"}
     world = World(compare=compare_section("Live"), sink=sink, ordering="None", sliceRecords=60)
 

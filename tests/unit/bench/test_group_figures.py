@@ -19,7 +19,7 @@ def ends(at: str, group: str) -> str:
 
 
 def test_rounds_are_those_of_the_group_in_the_order_of_time() -> None:
-    """Lines come broker by broker; a rebalance that begins anew before its end counts from its first beginning."""
+    """Lines come broker by broker; a rebalance that begins again before its end counts from its first beginning."""
     lines = [
         ends("07.000", "g"),
         begins("05.000", "g"),

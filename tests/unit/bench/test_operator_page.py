@@ -1,4 +1,4 @@
-"""The page of the operator's benchmark: what each group cost and waited, also beside sizes recorded before."""
+"""The page of the operator's benchmark: what each group cost and waited, also next to sizes recorded before."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_m17_share_of_time_that_waits_for_the_network_is_recorded() -> None:
     assert f"{result['wait_share']:.1%}" in (report.RESULTS / "poll_wait.md").read_text()
 
 
-def test_lateness_and_hop_cost_are_recorded_with_their_conditions() -> None:
+def test_lateness_and_retry_publish_cost_are_recorded_with_their_conditions() -> None:
     lateness = recorded("lateness")
     assert lateness["waiting"] == 1_000
     ours, mixed = (lateness["sides"][side] for side in ("one-delay", "mixed"))
@@ -59,9 +59,9 @@ def test_lateness_and_hop_cost_are_recorded_with_their_conditions() -> None:
     assert min(ours["earliest_ms"], mixed["earliest_ms"]) >= 0, "never early"
     assert ours["p50_ms"] <= ours["p99_ms"] < mixed["p99_ms"], "the reason for a topic for each delay"
     assert f"{ours['p99_ms']:,.1f}" in (report.RESULTS / "lateness.md").read_text()
-    cost = recorded("hop_cost")
+    cost = recorded("retry_publish_cost")
     assert list(cost["shares"]) == ["0", "1", "10"]
-    assert (report.RESULTS / "hop_cost.md").exists()
+    assert (report.RESULTS / "retry_publish_cost.md").exists()
 
 
 def test_words_about_the_code_make_no_result_stale_but_code_does(tmp_path: Path) -> None:

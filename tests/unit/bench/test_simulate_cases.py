@@ -1,4 +1,4 @@
-"""The built-in cases of the simulator, and the oracle beside which rules stand in them."""
+"""The built-in cases of the simulator, and the oracle with which rules are compared in them."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def rising(rule: str, slope: float) -> Figures:
 @pytest.mark.parametrize(
     ("slope", "oracles", "verdict"), [(0.0, 0.0, BOUNDED), (5.0, 0.0, UNBOUNDED), (5.0, 5.0, HELPLESS)]
 )
-def test_verdict_stands_beside_the_oracle(slope: float, oracles: float, verdict: str) -> None:
+def test_verdict_stands_next_to_the_oracle(slope: float, oracles: float, verdict: str) -> None:
     case: Case = CASES["step"]
     found = Comparison(case, (rising("fleet", slope), rising("oracle", oracles)))
     assert found.verdict(found.figures[0]) == verdict

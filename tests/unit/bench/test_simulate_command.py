@@ -27,10 +27,10 @@ def test_steps_are_printed_with_their_reasons(capsys: pytest.CaptureFixture[str]
 
 
 def test_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*STEPS, "--json", "--look-seconds", "10", "--commit-seconds", "4", "--assignor", "range"]) == EXIT_OK
+    assert main([*STEPS, "--json", "--poll-seconds", "10", "--commit-seconds", "4", "--assignor", "range"]) == EXIT_OK
     found = json.loads(capsys.readouterr().out)
     case = found["cases"][0]
-    assert (found["seed"], case["lookSeconds"], case["commitSeconds"], case["assignor"]) == (SEED, 10, 4, "range")
+    assert (found["seed"], case["pollSeconds"], case["commitSeconds"], case["assignor"]) == (SEED, 10, 4, "range")
     assert case["rules"]["fleet"]["steps"][0]["to"] == 6
     assert case["rules"]["keda/600"]["rebalances"] >= 1
     assert case["rules"]["oracle"]["verdict"] == "bounded"

@@ -90,13 +90,13 @@ def test_lag_in_flight_is_half_a_commit_interval_and_the_handling_of_records(com
     assert mean == pytest.approx(rate * (commit_s / 2 + record_s), rel=0.15)
 
 
-def test_look_sees_records_that_are_not_committed_yet() -> None:
+def test_poll_sees_records_that_are_not_committed_yet() -> None:
     group = Group(world(constant(120.0)))
     group.pods = [0.0] * 4
     seen = set()
     for _ in range(300):
         group.advance()
-        if group.now > 60.0 and Sight(group).looks and group.observed is not None:
+        if group.now > 60.0 and Sight(group).polls and group.observed is not None:
             observed = group.observed
             seen.add(sum(observed.end_offsets[key] - observed.committed[key] for key in group.keys))
     assert min(seen) >= 120.0

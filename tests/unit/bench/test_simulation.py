@@ -1,4 +1,5 @@
-"""The rules of scaling over whole curves, on the model of a group, beside those of an HPA with KEDA's lag metric."""
+"""The rules of scaling over whole curves, on the model of a group, compared with those of an HPA with KEDA's lag
+metric."""
 
 from __future__ import annotations
 
@@ -44,9 +45,9 @@ def test_load_step_up_and_down_is_one_step_each_with_the_backlog_worked_off_in_t
     assert [(step.before, step.after) for step in figures.steps] == [(1, 12), (12, 2)]
     late = [at for at, arrival, lag, _ in figures.series if lag > 10 * max(arrival, 1.0)]
     assert late[-1] - figures.steps[0].at <= 120.0
-    beside = lag_rule(world(load_steps))
-    assert beside.rebalances >= 3 * figures.rebalances
-    assert beside.lag_seconds > figures.lag_seconds
+    baseline = lag_rule(world(load_steps))
+    assert baseline.rebalances >= 3 * figures.rebalances
+    assert baseline.lag_seconds > figures.lag_seconds
 
 
 def test_noise_moves_nothing() -> None:
@@ -94,9 +95,9 @@ def test_slow_database_takes_growth_back_and_tries_it_again_ever_more_rarely() -
     assert len(waits) >= 3
     assert all(later > 1.7 * earlier for earlier, later in pairwise(waits)), waits
     assert rule.decisions[-1][1].limit == limits.DOWNSTREAM
-    beside = lag_rule(of, start=2)
-    assert (beside.most_pods, beside.steps[-1].after) == (12, 12)
-    assert beside.last_lag == pytest.approx(figures.last_lag, rel=0.1), "nine workers more handle nothing more"
+    baseline = lag_rule(of, start=2)
+    assert (baseline.most_pods, baseline.steps[-1].after) == (12, 12)
+    assert baseline.last_lag == pytest.approx(figures.last_lag, rel=0.1), "nine workers more handle nothing more"
 
 
 def test_idle_fleet_sleeps_and_wakes() -> None:
@@ -110,10 +111,10 @@ def test_recorded_curve_with_noise_costs_a_third_of_the_rebalances_of_the_lag_ru
     of = world(curve, capacity=constant(40.0), shares=even_shares(24))
     rule = FleetRule(Scaling())
     figures = simulate(rule, of, seconds=curve.seconds, start=1, acceptable_s=60.0)
-    beside = simulate(KedaRule(400, 1, 24), of, seconds=curve.seconds, start=1, acceptable_s=60.0)
-    assert 3 * figures.rebalances < beside.rebalances
-    assert figures.lag_seconds < 1.1 * beside.lag_seconds
-    assert figures.pod_seconds < 0.9 * beside.pod_seconds
+    baseline = simulate(KedaRule(400, 1, 24), of, seconds=curve.seconds, start=1, acceptable_s=60.0)
+    assert 3 * figures.rebalances < baseline.rebalances
+    assert figures.lag_seconds < 1.1 * baseline.lag_seconds
+    assert figures.pod_seconds < 0.9 * baseline.pod_seconds
 
 
 def test_daily_curve_of_a_shop_costs_few_rebalances() -> None:

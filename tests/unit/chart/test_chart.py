@@ -109,7 +109,7 @@ def rules() -> list[dict[str, Any]]:
     text = (CHART / "templates" / "_helpers.tpl").read_text()
     bodies = [
         text.split(f'{{{{- define "consumer-fleet.{part}" -}}}}')[1]
-        for part in ("rules", "backfillRules", "secretRules")
+        for part in ("rules", "backfillRules", "secretRules", "consoleRules")
     ]
     plain = (body.split("{{- end }}")[0].replace(DRIVER_ROLE, "spark-driver") for body in bodies)
     return [rule for body in plain for rule in yaml.safe_load(body)]

@@ -1,4 +1,4 @@
-"""The client beside a server: what it sends, with which credentials and by which way, and what it counts."""
+"""The client with a server: what it sends, with which credentials and by which way, and what it counts."""
 
 from __future__ import annotations
 

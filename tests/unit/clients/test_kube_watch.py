@@ -1,4 +1,4 @@
-"""Watches beside a server: what is asked for, and what comes of the lines that arrive."""
+"""Watches with a server: what is asked for, and what comes of the lines that arrive."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_share_of_failures_alone_is_no_change() -> None:
 
 def test_reasons_of_failures_are_read_in_steps() -> None:
     worker = WorkerState("a1b2c3d4e5", 300.0, "shop.orders.0a1b2c3d-0")
-    worker.stats.error_classes = {("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1}
+    worker.stats.error_classes.update({("exhausted", "shop.Refused"): 1000, ("breaker", ""): 1})
     seen = parse_member("orders-0", json.dumps(member_document(worker)).encode())
     assert seen is not None
     assert seen.failed == {("Exhausted", "shop.Refused"): 512, ("Breaker", ""): 1}
@@ -208,7 +208,7 @@ OTHERS: dict[str, Any] = {
 HOSTILE: dict[str, dict[str, Any]] = {
     "everything": OTHERS | {"stuck": [{**PLACE, "topic": f"{n:0249}", "message": "é" * 9} for n in range(1200)]},
     "many stuck partitions": {"stuck": [{**PLACE, "topic": "", "partition": n} for n in range(7000)]},
-    "stuck partitions with texts": {
+    "stuck partitions with strings": {
         "stuck": [{**PLACE, **SHOWN, "topic": f"{n:0249}", "partition": n} for n in range(900)]
     },
     "gaps": {"expired": [{**PLACE, "topic": f"{n:0249}"} for n in range(2000)]},
@@ -321,7 +321,6 @@ async def worker_answering(pieces: Sequence[bytes]) -> AsyncIterator[int]:
 
 async def report_of(pieces: Sequence[bytes]) -> object:
     client = WorkerStatusClient()
-    await client.open()
     async with worker_answering(pieces) as port:
         report = await client.member("orders-0", "127.0.0.1", port, "uid-1")
         await client.close()

@@ -29,13 +29,13 @@ class Group:
 
     def __init__(self) -> None:
         self.asked: list[tuple[tuple[TopicPartition, ...], dict[str, Any], Ticket[Starts]]] = []
-        self.looks: list[tuple[Mapping[TopicPartition, UUID | None], Ticket[LogsSeen]]] = []
-        self.look_delays: list[float] = []
+        self.log_checks: list[tuple[Mapping[TopicPartition, UUID | None], Ticket[LogsSeen]]] = []
+        self.log_check_delays: list[float] = []
 
     def see_logs(self, known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Ticket[LogsSeen]:
         ticket: Ticket[LogsSeen] = Ticket()
-        self.looks.append((known, ticket))
-        self.look_delays.append(delay_s)
+        self.log_checks.append((known, ticket))
+        self.log_check_delays.append(delay_s)
         return ticket
 
     def find_starts(self, query: StartQuery) -> Ticket[Starts]:
@@ -82,8 +82,8 @@ class Fetch:
             self.commands.append(("start over", buffer.topic_partition, buffer.position))
             self.buffers[buffer.topic_partition] = buffer
 
-    def take(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        return self.read_ahead.take(limit, on_out_of_range)
+    def take_records(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
+        return self.read_ahead.take_records(limit, on_out_of_range)
 
     def deliver(
         self,
@@ -130,8 +130,8 @@ class Lab:
         self.taken()
 
     def saw(self, seen: LogsSeen) -> None:
-        """The look that is under way ends."""
-        self.group.looks[-1][1].end(seen)
+        """The check that is under way ends."""
+        self.group.log_checks[-1][1].end(seen)
         self.positions.take_starts()
 
     def taken(self, limit: int = 500) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Results of commits on the user's thread, whose callbacks may raise."""
+"""Results of commits on the user's thread; the callbacks of commits may raise."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.unit.consumer.lab import ONE, OTHER
 
 
 class Group:
-    """Stores every commit at once, and reports it behind the news that are there."""
+    """Stores every commit at once, and reports it after the changes that are queued already."""
 
     def __init__(self) -> None:
-        self.news: deque[Any] = deque()
+        self.changes: deque[Any] = deque()
 
     def commit(self, offsets: Offsets, deadline: float | None, **_: Any) -> Ticket[None]:
         ticket: Ticket[None] = Ticket()
         ticket.end(None)
-        self.news.append(FinishCommit(Commit(offsets, deadline, ticket), None))
+        self.changes.append(FinishCommit(Commit(offsets, deadline, ticket), None))
         return ticket
 
 
@@ -44,12 +44,12 @@ def commits_of(group: Group) -> Commits:
     return Commits(cast(Engine, engine), CallGuard(cast(Engine, engine)))
 
 
-def test_callback_of_a_commit_that_raises_loses_no_other_news() -> None:
-    """A rebalance's callback got lost: its partitions were never read, or the rebalance waited for it for ever."""
+def test_callback_of_a_commit_that_raises_loses_no_other_changes() -> None:
+    """A lost rebalance callback would leave its partitions unread, or the rebalance waiting permanently."""
     group, finished = Group(), list[str]()
     commits = commits_of(group)
     assigned = CallBack(CallBackKind.ASSIGNED, (OTHER,))
-    group.news.append(assigned)
+    group.changes.append(assigned)
 
     def raises(offsets: Offsets, error: Exception | None) -> None:
         raise ValueError("the user's")
@@ -58,5 +58,5 @@ def test_callback_of_a_commit_that_raises_loses_no_other_news() -> None:
     commits.commit_async({ONE: OffsetAndMetadata(2)}, lambda offsets, error: finished.append("second"))
     with pytest.raises(ValueError, match="the user's"):
         commits.commit({ONE: OffsetAndMetadata(3)}, 1.0)
-    assert list(group.news) == [assigned]
+    assert list(group.changes) == [assigned]
     assert finished == ["second"]

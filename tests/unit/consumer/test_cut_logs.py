@@ -1,4 +1,4 @@
-"""Positions in logs that were cut or made anew, from the user's view: given up, checked, reported."""
+"""Positions in logs that were cut or created again, from the user's view: given up, checked, reported."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from uuid import UUID
 import pytest
 
 from fleet_consumer.consumer.resets import OutOfRangeReport, Truncation, TruncationReport
-from fleet_consumer.consumer.start_lookups import LOOK_S
+from fleet_consumer.consumer.start_lookups import LOGS_INTERVAL_S
 from fleet_consumer.coordinator.lookups import LogsSeen, Start
 from fleet_consumer.coordinator.starts import ResetPolicy, Starts
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from tests.unit.consumer.lab import HELD_BYTES_MAX, ONE, OTHER, Lab
 
-FORMER, ANEW = UUID(int=1), UUID(int=2)
+FORMER, RECREATED = UUID(int=1), UUID(int=2)
 
 
 def test_truncation_is_reported_apart_from_skipped_records(caplog: pytest.LogCaptureFixture) -> None:
@@ -28,7 +28,7 @@ def test_truncation_is_reported_apart_from_skipped_records(caplog: pytest.LogCap
     assert lab.fetch.commands[-1] == ("assign", ONE, 7, 3)
     assert lab.positions.out_of_range == OutOfRangeReport()
     assert lab.positions.truncations == TruncationReport(count=1, cut=3, last=Truncation(ONE, 10, 7))
-    assert "partition t-0: 3 offsets were cut while the position was 10; reading goes on at 7" in caplog.text
+    assert "partition t-0: 3 offsets were lost while the position was 10; reading continues at 7" in caplog.text
 
 
 def test_committed_offset_of_a_cut_log_is_reported_too() -> None:
@@ -79,7 +79,7 @@ def test_seek_back_keeps_the_epoch_that_detects_truncation_and_seek_ahead_has_no
     assert lab.fetch.commands[-1] == ("seek", ONE, 6, -1)
 
 
-def test_seek_back_while_the_log_is_in_doubt_is_checked_like_the_position() -> None:
+def test_seek_back_while_the_log_is_unconfirmed_is_checked_like_the_position() -> None:
     lab = Lab().reading(ONE)
     lab.fetch.buffers[ONE].leader_epoch = 4
     lab.fetch.buffers[ONE].position = 100
@@ -104,16 +104,18 @@ def reading_under(topic_id: UUID) -> Lab:
 
 def test_position_in_a_recreated_topic_is_reset_to_its_beginning() -> None:
     lab = reading_under(FORMER)
-    assert lab.group.looks[-1][0] == {ONE: FORMER}
-    lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))
+    assert lab.group.log_checks[-1][0] == {ONE: FORMER}
+    lab.saw(LogsSeen({ONE: RECREATED}, frozenset({ONE}), {ONE: 0}))
     assert lab.positions.position(ONE) is None
     how = lab.group.asked[-1][1]
     assert (how["remade"], how["lost"]) == ({ONE}, {ONE: Start(40, 3)})
-    lab.group.last.end(Starts({ONE: Start(0, 0)}, cut={ONE: 40}, remade={ONE}, ids={ONE: ANEW}))
+    lab.group.last.end(Starts({ONE: Start(0, 0)}, cut={ONE: 40}, remade={ONE}, ids={ONE: RECREATED}))
     lab.positions.take_starts()
     assert lab.fetch.commands[-2:] == [("unassign", {ONE}), ("assign", ONE, 0, 0)]
     assert lab.positions.truncations.remade == 1
-    lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))  # the look had begun before the topic was found anew
+    lab.saw(
+        LogsSeen({ONE: RECREATED}, frozenset({ONE}), {ONE: 0})
+    )  # the check had begun before the topic was found again
     assert lab.positions.position(ONE) == 0
 
 
@@ -125,17 +127,17 @@ def ids_of(lab: Lab, offset: int) -> Mapping[TopicPartition, UUID]:
 def test_position_is_of_the_topic_in_which_it_was_reached() -> None:
     lab = reading_under(FORMER)
     assert ids_of(lab, 40) == {ONE: FORMER}
-    lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))
+    lab.saw(LogsSeen({ONE: RECREATED}, frozenset({ONE}), {ONE: 0}))
     assert ids_of(lab, 40) == {ONE: FORMER}
-    lab.group.last.end(Starts({ONE: Start(0, 0)}, cut={ONE: 40}, remade={ONE}, ids={ONE: ANEW}))
+    lab.group.last.end(Starts({ONE: Start(0, 0)}, cut={ONE: 40}, remade={ONE}, ids={ONE: RECREATED}))
     lab.positions.take_starts()
-    assert ids_of(lab, 0) == {ONE: ANEW}
+    assert ids_of(lab, 0) == {ONE: RECREATED}
     assert ids_of(lab, 40) == {ONE: FORMER}  # of somebody who was still busy with the records before it
     lab.fetch.deliver(ONE, 0, 40)
     lab.taken()
-    assert ids_of(lab, 40) == {ONE: ANEW}
+    assert ids_of(lab, 40) == {ONE: RECREATED}
     lab.positions.seek(ONE, 10)
-    assert ids_of(lab, 40) == {ONE: ANEW}
+    assert ids_of(lab, 40) == {ONE: RECREATED}
     assert ids_of(lab, 41) == {ONE: FORMER}
 
 
@@ -148,25 +150,25 @@ def test_topic_of_an_early_seek_is_looked_up_once_and_at_once() -> None:
     lab.positions.assign([ONE], frozenset())
     lab.positions.seek(ONE, 5)
     lab.positions.take_starts()
-    assert lab.group.looks[-1][0] == {ONE: None}
+    assert lab.group.log_checks[-1][0] == {ONE: None}
     assert ids_of(lab, 5) == {}
     lab.saw(LogsSeen())  # nobody answers, or the broker has no ids
     lab.saw(LogsSeen({ONE: FORMER}))
     assert ids_of(lab, 5) == {ONE: FORMER}
-    assert lab.group.look_delays == [0.0, LOOK_S, LOOK_S]
+    assert lab.group.log_check_delays == [0.0, LOGS_INTERVAL_S, LOGS_INTERVAL_S]
 
 
 def test_last_position_of_a_partition_that_was_given_back_is_of_the_topic_that_was_read() -> None:
     lab = reading_under(FORMER)
     lab.positions.stop_delivery([ONE])
     assert ids_of(lab, 40) == {ONE: FORMER}
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     assert ids_of(lab, 40) == {ONE: FORMER}
 
 
 def test_failed_lookup_in_a_recreated_topic_is_repeated_as_such() -> None:
     lab = reading_under(FORMER)
-    lab.saw(LogsSeen({ONE: ANEW}, frozenset({ONE}), {ONE: 0}))
+    lab.saw(LogsSeen({ONE: RECREATED}, frozenset({ONE}), {ONE: 0}))
     lab.group.last.end(Starts(waiting={ONE: "it has no leader"}))
     lab.positions.take_starts()
     assert lab.group.asked[-1][1]["remade"] == {ONE}
@@ -175,7 +177,7 @@ def test_failed_lookup_in_a_recreated_topic_is_repeated_as_such() -> None:
 def test_partition_that_comes_back_is_looked_up_with_the_id_that_its_topic_had() -> None:
     lab = reading_under(FORMER)
     lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()
     assert lab.group.asked[-1][1]["former"] == {ONE: FORMER}
@@ -205,7 +207,7 @@ def reads_on(lab: Lab, position: int, leader_epoch: int) -> None:
 
 
 def test_records_of_a_later_leader_do_not_prove_the_place_before_them() -> None:
-    """The check was left out, and the records from the cut up to the place were skipped."""
+    """Without the check, the records from the truncation to the sought position are skipped."""
     lab = sought_back_under(FORMER)
     reads_on(lab, 45, 4)
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
@@ -225,31 +227,31 @@ def test_a_further_seek_back_does_not_prove_the_first_one() -> None:
     assert lab.group.asked[-1][1]["lost"] == {ONE: Start(38, 3)}
 
 
-def test_look_that_ended_before_a_seek_does_not_prove_the_place() -> None:
-    """Its epochs counted however old they were: the user's thread may have been away with records for minutes."""
+def test_check_that_ended_before_a_seek_does_not_prove_the_place() -> None:
+    """Its epochs may be old, because the user's thread may have handled records for minutes."""
     lab = reading_under(FORMER)
-    lab.group.looks[-1][1].end(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
+    lab.group.log_checks[-1][1].end(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
     lab.positions.seek(ONE, 38)
     lab.positions.take_starts()
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
     assert lab.group.asked[-1][1]["lost"] == {ONE: Start(38, 3)}
 
 
-def test_look_that_began_after_a_seek_proves_the_place_in_the_leaders_own_epoch() -> None:
+def test_check_that_began_after_a_seek_proves_the_place_in_the_leaders_own_epoch() -> None:
     lab = sought_back_under(FORMER)
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 3}))
     asked = len(lab.group.asked)
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
-    assert len(lab.group.asked) == asked, "elections from now on are librdkafka's to check"
+    assert len(lab.group.asked) == asked, "librdkafka checks later elections"
 
 
 @pytest.mark.parametrize(("position", "goes_on"), [(40, 36), (36, 36), (34, 34)])
 def test_place_that_was_read_again_without_the_user_is_checked(position: int, goes_on: int) -> None:
-    """`position`: what was read ahead up to the cut and not handed out yet is not skipped."""
+    """Records between `position` and the truncation were read ahead but not handed out; they are not skipped."""
     lab = reading_under(FORMER)
     reads_on(lab, position, 3)
-    lab.fetch.sought.note(lab.fetch.buffers[ONE], (40, 3))
+    lab.fetch.sought.record(lab.fetch.buffers[ONE], (40, 3))
     lab.saw(LogsSeen({ONE: FORMER}, frozenset(), {ONE: 4}))
     assert lab.group.asked[-1][1]["lost"] == {ONE: Start(40, 3)}
     lab.group.last.end(Starts({ONE: Start(36, 3)}, cut={ONE: 40}))
@@ -269,7 +271,7 @@ def test_place_after_a_long_pause_is_checked_if_records_behind_it_were_dropped()
     assert lab.group.asked[-1][1]["lost"] == {ONE: Start(40, 3)}
 
 
-def test_place_is_checked_once_whoever_finds_that_its_log_was_cut_and_not_after_a_seek_to_an_end() -> None:
+def test_place_is_checked_once_whatever_finds_the_cut_and_not_after_a_seek_to_an_end() -> None:
     lab = sought_back_under(FORMER)
     lab.lose(ONE)
     lab.group.last.end(Starts({ONE: Start(30, 3)}, cut={ONE: 38}))
@@ -321,9 +323,9 @@ def test_check_that_ends_after_a_seek_changes_nothing() -> None:
     assert lab.positions.position(ONE) == 5
 
 
-def test_unanswered_look_changes_nothing_and_is_repeated() -> None:
+def test_unanswered_check_changes_nothing_and_is_repeated() -> None:
     lab = reading_under(FORMER)
-    looks = len(lab.group.looks)
+    log_checks = len(lab.group.log_checks)
     lab.saw(LogsSeen())
     assert lab.positions.position(ONE) == 40
-    assert len(lab.group.looks) == looks + 1
+    assert len(lab.group.log_checks) == log_checks + 1

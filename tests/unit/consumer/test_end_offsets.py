@@ -40,25 +40,25 @@ def test_end_offsets_are_looked_up_only_on_demand() -> None:
 def test_end_is_unknown_until_brokers_have_answered_for_all_that_is_owned() -> None:
     group = Group()
     known = ends(group)
-    assert known.of(ONE, BOTH, 0.0) is None
-    assert known.of(OTHER, BOTH, 0.1) is None
+    assert known.end_of(ONE, BOTH, 0.0) is None
+    assert known.end_of(OTHER, BOTH, 0.1) is None
     assert group.asked == [((ONE, OTHER), True)]
     group.tickets[0].end({ONE: 7})
-    assert known.of(ONE, BOTH, 0.2) == 7
-    assert known.of(OTHER, BOTH, 0.2) is None
+    assert known.end_of(ONE, BOTH, 0.2) == 7
+    assert known.end_of(OTHER, BOTH, 0.2) is None
 
 
 def test_old_end_counts_until_a_newer_one_is_there_and_polls_keep_it_fresh_for_a_while() -> None:
     group = Group()
     known = ends(group)
-    known.of(ONE, BOTH, 0.0)
+    known.end_of(ONE, BOTH, 0.0)
     group.tickets[0].end({ONE: 7, OTHER: 8})
     known.refresh(BOTH, FRESH_S)
     assert len(group.asked) == 2
-    assert known.of(ONE, BOTH, FRESH_S) == 7
+    assert known.end_of(ONE, BOTH, FRESH_S) == 7
     group.tickets[1].end({ONE: 9})
-    assert known.of(ONE, BOTH, FRESH_S + 0.1) == 9
-    assert known.of(OTHER, BOTH, FRESH_S + 0.1) == 8
+    assert known.end_of(ONE, BOTH, FRESH_S + 0.1) == 9
+    assert known.end_of(OTHER, BOTH, FRESH_S + 0.1) == 8
     known.refresh(BOTH, FRESH_S + ASKING_S + 1)
     assert len(group.asked) == 2
 
@@ -66,22 +66,22 @@ def test_old_end_counts_until_a_newer_one_is_there_and_polls_keep_it_fresh_for_a
 def test_lookup_that_hangs_is_given_up_and_a_failed_one_changes_nothing() -> None:
     group = Group()
     known = ends(group)
-    known.of(ONE, BOTH, 0.0)
+    known.end_of(ONE, BOTH, 0.0)
     known.refresh(BOTH, PATIENCE_S)
     assert group.tickets[0].cancelled
     group.tickets[1].end(None, ValueError("no"))
-    assert known.of(ONE, BOTH, PATIENCE_S + FRESH_S) is None
+    assert known.end_of(ONE, BOTH, PATIENCE_S + FRESH_S) is None
     assert len(group.asked) == 3
 
 
 def test_partition_that_comes_is_asked_for_at_once_and_one_that_went_has_no_end() -> None:
     group = Group()
     known = ends(group)
-    known.of(ONE, frozenset({ONE}), 0.0)
+    known.end_of(ONE, frozenset({ONE}), 0.0)
     group.tickets[0].end({ONE: 7})
-    known.of(ONE, frozenset({ONE}), 0.1)
-    known.of(OTHER, frozenset({OTHER}), 0.2)
+    known.end_of(ONE, frozenset({ONE}), 0.1)
+    known.end_of(OTHER, frozenset({OTHER}), 0.2)
     assert group.asked[-1] == ((OTHER,), True)
     group.tickets[-1].end({OTHER: 3})
-    known.of(OTHER, frozenset({OTHER}), 0.3)
-    assert known.of(ONE, BOTH, 0.4) is None
+    known.end_of(OTHER, frozenset({OTHER}), 0.3)
+    assert known.end_of(ONE, BOTH, 0.4) is None

@@ -78,7 +78,7 @@ def test_partition_with_dropped_records_is_sought_and_revoked_like_others() -> N
     lab.positions.seek(ONE, 7)
     assert lab.fetch.commands[-2:] == [("unhold", ONE), ("seek", ONE, 7, -1)]
     lab.positions.stop_delivery([OTHER])
-    lab.positions.forget([OTHER])
+    lab.positions.discard_partitions([OTHER])
     lab.reading(OTHER)
     lab.fetch.deliver(OTHER, 0, 1)
     assert lab.taken() == [(1, 0)]
@@ -91,7 +91,7 @@ def test_pause_outlives_a_seek_and_ends_with_the_assignment() -> None:
     lab.fetch.deliver(ONE, 5, 1)
     assert lab.taken() == []
     lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     lab.reading(ONE)
     assert lab.positions.paused == frozenset()
     lab.fetch.deliver(ONE, 0, 1)

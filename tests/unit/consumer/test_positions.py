@@ -73,7 +73,7 @@ def test_stopped_partition_delivers_nothing_and_keeps_its_position() -> None:
     assert lab.taken() == []
     assert lab.positions.position(ONE) == 2
     assert lab.fetch.commands[-1] == ("unassign", {ONE, OTHER})
-    lab.positions.forget([ONE, OTHER])
+    lab.positions.discard_partitions([ONE, OTHER])
     with pytest.raises(NotAssigned, match="t-0"):
         lab.positions.position(ONE)
 
@@ -84,7 +84,7 @@ def test_lookup_of_an_assignment_that_is_over_is_cancelled() -> None:
     lab.positions.look_up_unknown()
     old = lab.group.last
     lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     assert old.cancelled
     lab.positions.assign([ONE], frozenset())
     old.end(Starts({ONE: Start(99)}))
@@ -143,7 +143,7 @@ def test_error_ends_with_the_assignment_of_its_partition() -> None:
         lab.positions.take_starts()
     assert lab.positions.last_error is not None
     lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     assert lab.positions.last_error is None
 
 
@@ -192,7 +192,7 @@ def test_partition_without_an_offset_is_an_error_until_it_is_sought_found_or_giv
         lambda: lab.positions.seek(OTHER, 0),
         lambda: lab.positions.seek_to_edge((OTHER,), ResetPolicy.EARLIEST),
         look_up_and_find,
-        lambda: lab.positions.forget([OTHER]),
+        lambda: lab.positions.discard_partitions([OTHER]),
     )
     for end_it in ways:
         lab.positions.assign([ONE, OTHER], frozenset())
@@ -203,10 +203,10 @@ def test_partition_without_an_offset_is_an_error_until_it_is_sought_found_or_giv
         error = lab.positions.last_error
         assert isinstance(error, NoOffsetForPartition)
         assert error.partitions == (OTHER,)
-        assert "no usable offset; seek them or commit offsets for them (with an OffsetReset): t-1" in str(error)
+        assert "no usable offset; seek, or commit offsets (for example with an OffsetReset): t-1" in str(error)
         end_it()
         assert lab.positions.last_error is None
-        lab.positions.forget([ONE, OTHER])
+        lab.positions.discard_partitions([ONE, OTHER])
 
 
 def test_refused_partition_is_an_error_until_its_start_is_found() -> None:
@@ -262,7 +262,7 @@ def test_out_of_range_is_counted_and_reported_with_the_range_that_was_skipped(
     lab.found({ONE: 60})
     reset = OffsetReset(ONE, 10, 60)
     assert lab.positions.out_of_range == OutOfRangeReport(count=1, skipped=50, last=reset)
-    assert "50 offsets were skipped, 10 up to and without 60" in caplog.text
+    assert "50 offsets were skipped, from 10 up to but not including 60" in caplog.text
 
 
 def test_deleted_offsets_are_a_gap_so_that_commits_get_past_them_without_a_record_behind() -> None:
@@ -278,8 +278,8 @@ def test_deleted_offsets_are_a_gap_so_that_commits_get_past_them_without_a_recor
     assert lab.positions.take_records(10).gaps == {ONE: Gap(60, 72)}
 
 
-def test_deleted_offsets_are_not_told_to_a_call_that_takes_nothing() -> None:
-    """It only keeps the membership, and nobody looks at what it returns."""
+def test_deleted_offsets_are_not_reported_to_a_call_that_takes_nothing() -> None:
+    """Such a call only keeps the membership, and its result is ignored."""
     lab = Lab().reading(ONE, OTHER)
     lab.lose(ONE)
     lab.found({ONE: 60})
@@ -331,7 +331,7 @@ def test_pending_lookup_is_not_repeated_and_skips_revoked_partitions() -> None:
     lab.positions.look_up_unknown()
     assert len(lab.group.asked) == 1
     lab.positions.stop_delivery([ONE])
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     lab.positions.assign([ONE], frozenset())  # it has come again, and its committed offset may be another
     both.end(Starts({ONE: Start(1), OTHER: Start(2)}))
     lab.positions.take_starts()
@@ -350,7 +350,7 @@ def test_committable_offsets_are_all_known_positions_with_their_last_epochs() ->
 
 def test_call_that_names_a_partition_that_is_not_owned_changes_nothing() -> None:
     lab = Lab().reading(ONE)
-    with pytest.raises(NotAssigned, match="t-1: not assigned"):
+    with pytest.raises(NotAssigned, match="t-1: currently not assigned"):
         lab.positions.pause((ONE, OTHER))
     assert lab.positions.paused == frozenset()
 
@@ -428,7 +428,7 @@ def test_seek_to_an_end_in_the_callback_that_takes_the_partition_away_is_forgott
     lab.positions.stop_delivery([ONE])
     lab.positions.seek_to_edge((ONE,), ResetPolicy.EARLIEST)
     old = lab.group.last
-    lab.positions.forget([ONE])
+    lab.positions.discard_partitions([ONE])
     assert old.cancelled
     lab.positions.assign([ONE], frozenset())
     lab.positions.look_up_unknown()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.consumer.rates import LOOK_EVERY_S, RateEstimator, RateWatch
+from fleet_consumer.consumer.rates import ENDS_INTERVAL_S, RateEstimator, RateWatch
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.record import TopicPartition
 
@@ -89,7 +89,7 @@ def run(consumer: Consumer, seconds: int, arriving: int, reading: int) -> Mappin
     for now in range(seconds):
         consumer.offsets = dict.fromkeys(consumer.offsets, reading * now)
         consumer.ends = dict.fromkeys(consumer.ends, arriving * now)
-        watch.look(float(now))
+        watch.update(float(now))
     return consumer.reported
 
 
@@ -109,19 +109,19 @@ def test_reading_counts_while_brokers_do_not_answer() -> None:
 def test_ends_are_asked_for_every_ten_seconds() -> None:
     consumer = Consumer()
     run(consumer, 60, arriving=1, reading=1)
-    assert consumer.asked == 60 / LOOK_EVERY_S
+    assert consumer.asked == 60 / ENDS_INTERVAL_S
 
 
 def test_consumer_without_an_assignor_that_takes_rates_asks_nothing() -> None:
     consumer = Consumer()
-    RateWatch(consumer, ()).look(0.0)  # type: ignore[arg-type]
+    RateWatch(consumer, ()).update(0.0)  # type: ignore[arg-type]
     assert consumer.asked == 0
 
 
 def test_consumer_of_assigned_partitions_asks_nothing() -> None:
     consumer = Consumer()
     consumer.manual = True
-    RateWatch(consumer, (consumer,)).look(0.0)  # type: ignore[arg-type]
+    RateWatch(consumer, (consumer,)).update(0.0)  # type: ignore[arg-type]
     assert consumer.asked == 0
 
 
@@ -130,8 +130,8 @@ def test_partition_that_went_is_not_reported() -> None:
     watch = RateWatch(consumer, (consumer,))  # type: ignore[arg-type]
     for now in range(0, 61, 10):
         consumer.offsets = dict.fromkeys(consumer.offsets, now)
-        watch.look(float(now))
+        watch.update(float(now))
     consumer.offsets = {T1: 70}
     consumer.positions.owned = frozenset((T1,))
-    watch.look(70.0)
+    watch.update(70.0)
     assert consumer.reported["t"].keys() == {1}

@@ -47,7 +47,7 @@ class Silence:
         while self.now < until:
             self.now += 0.1
             self.lab.taken()
-            self.silent.look(self.now)
+            self.silent.ask(self.now)
 
 
 def test_partition_that_has_stood_for_long_is_asked_about_and_reported_if_its_leader_fails() -> None:
@@ -105,17 +105,17 @@ def test_late_answer_is_about_the_place_that_was_asked_about() -> None:
     assert silence.reported == [(ONE, 0)]
 
 
-def test_only_polls_that_take_records_look() -> None:
+def test_only_polls_that_take_records_ask() -> None:
     lab = Lab().reading(ONE)
-    looks: list[float] = []
+    checks: list[float] = []
     consumer: Any = Consumer(
         ConsumerSettings(connection=ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="c"))
     )
     cast(Any, lab.fetch).failure = None
     consumer._engine.positions, consumer._engine.fetch, consumer._engine.manual = lab.positions, lab.fetch, True
-    consumer._silent.look = looks.append
+    consumer._silent.ask = checks.append
     consumer.poll(0.0, max_records=0)
-    assert looks == []
+    assert checks == []
     consumer.poll(0.0)
-    assert len(looks) == 1
+    assert len(checks) == 1
     assert consumer._engine.group.close(leave=False, timeout_s=1)

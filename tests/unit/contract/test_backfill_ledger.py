@@ -51,7 +51,10 @@ def test_a_ledger_is_read_as_it_was_written(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize(
     "control",
-    [Control(), Control(suspend=True, records_per_second=5, guard=GuardWord(pause=True, message="behind", look="7"))],
+    [
+        Control(),
+        Control(suspend=True, records_per_second=5, guard=GuardWord(pause=True, message="behind", checked="7")),
+    ],
 )
 def test_a_control_is_read_as_it_was_written(control: Control) -> None:
     assert parse_control(control_text(control)) == control

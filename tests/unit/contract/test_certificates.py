@@ -1,4 +1,4 @@
-"""PEM certificates are found in texts of any content, in linear time."""
+"""PEM certificates are found in files of any content, in linear time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_secret_full_of_lines_that_begin_or_end_a_certificate_is_read_at_once(li
     ],
     ids=["no end", "no beginning", "no end at the end", "not ASCII", "remarks"],
 )
-def test_certificate_beside_broken_ones_is_kept_alone(text: bytes) -> None:
+def test_certificate_next_to_broken_ones_is_kept_alone(text: bytes) -> None:
     assert list(certificates([text])) == [GOOD.decode()]
 
 

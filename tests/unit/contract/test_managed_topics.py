@@ -1,4 +1,4 @@
-"""Managed topics keep what waits until it is due, and let every record hop on."""
+"""Managed topics keep what waits until it is due, and let every record pass its retry publishes."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def test_flow_is_a_topic_for_each_delay_then_redrive() -> None:
 
 def test_failed_topic_takes_the_largest_record_of_a_retry_topic() -> None:
     shape = TopicShape(partitions=1, source_max_message_bytes=1000)
-    assert shape.failed("bad").configs == {
+    assert shape.failed_topic("bad").configs == {
         **COMMON,
         "max.message.bytes": str(1000 + 2 * 65_536),
         "retention.ms": str(30 * DAY_MS),
     }
-    assert SIZE not in TopicShape(partitions=1).failed("bad").configs
+    assert SIZE not in TopicShape(partitions=1).failed_topic("bad").configs
 
 
 def test_size_is_raised_and_never_lowered_and_retention_where_asked() -> None:
-    same = dict(TopicShape(partitions=1, source_max_message_bytes=1000).failed("bad").configs)
+    same = dict(TopicShape(partitions=1, source_max_message_bytes=1000).failed_topic("bad").configs)
     assert drifted(same, same) == {}
     high = {**same, RETENTION: "-1", SIZE: "9999999"}
     assert drifted(same, high) == {RETENTION: same[RETENTION]}

@@ -73,7 +73,7 @@ def test_expressions_that_people_write_are_taken(text: str) -> None:
     ],
 )
 def test_hostile_expression_over_a_hostile_name_takes_milliseconds(text: str) -> None:
-    # Each took 180 ms and more under a backtracking matcher, the second one for ever.
+    # Each took 180 ms and more under a backtracking matcher, the second one indefinitely.
     assert seconds_over_worst_texts(text) < 0.5
 
 

@@ -60,10 +60,10 @@ def test_every_field_of_the_file_is_read() -> None:
 
 def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest() -> None:
     found = policies("5s", others={OTHER: revision("1h", "1h")})
-    assert found.of(OTHER)[0].sequence == (3600, 3600)
-    assert found.of(OTHER)[1]
-    assert found.of(UNKNOWN) == (found.newest, False)
-    assert found.of(None) == (found.newest, True)
+    assert found.find_revision(OTHER)[0].sequence == (3600, 3600)
+    assert found.find_revision(OTHER)[1]
+    assert found.find_revision(UNKNOWN) == (found.newest, False)
+    assert found.find_revision(None) == (found.newest, True)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
     [
         ("version", 2, "policies.json.version: must be 1 to 1"),
         ("policy", "", "policies.json.policy: must be a non-empty string"),
-        ("current", UNKNOWN, "none of the revisions"),
+        ("current", UNKNOWN, "not one of the revisions"),
         ("current", "../../etc", "does not match"),
         ("delays", [], "at least 1 entry"),
-        ("delays", ["5s", "60s", "30s"], "delays[1]: is '60s'; its topic is that of '1m'"),
+        ("delays", ["5s", "60s", "30s"], "delays[1]: is '60s'; write the canonical form '1m'"),
         ("delays", ["5s"], "lacks 30s, which a revision uses"),
         ("partitions", 0, "at least 1"),
         ("maxMessageBytes", True, "must be a whole number"),
@@ -82,7 +82,7 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
         (f"revisions.{REVISION}.sequence", [], "at least 1 entry"),
         (f"revisions.{REVISION}.sequence", ["5s"] * 101, "at most 100"),
         (f"revisions.{REVISION}.sequence", [f"{n}s" for n in range(1, 18)], "17 different delays, and each"),
-        (f"revisions.{REVISION}.sequence", ["5s", "5 minutes"], "sequence[1]: '5 minutes' is no delay"),
+        (f"revisions.{REVISION}.sequence", ["5s", "5 minutes"], "sequence[1]: '5 minutes' is not a delay"),
         (f"revisions.{REVISION}.undecodable", "Perhaps", "allowed are Retry, Fail, Drop"),
         (f"revisions.{REVISION}.headerProfile", "Share", "allowed are Native, Spring"),
         (f"revisions.{REVISION}.maxTotalSeconds", 0, "at least 1"),
@@ -90,7 +90,7 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
         (f"revisions.{REVISION}.classify.0.when", {}, "exactly one of exception, httpStatus, messageRegex"),
         (f"revisions.{REVISION}.classify.0.when", {"exception": "A", "httpStatus": "500"}, "exactly one of"),
         (f"revisions.{REVISION}.classify.0.when", {"httpStatus": "5x"}, "does not match"),
-        (f"revisions.{REVISION}.classify.0.when", {"messageRegex": "("}, "no regular expression"),
+        (f"revisions.{REVISION}.classify.0.when", {"messageRegex": "("}, "not a usable regular expression"),
         (f"revisions.{REVISION}.classify.0.when", {"messageRegex": "(?=a)a"}, "the syntax is RE2's"),
         (f"revisions.{REVISION}.classify.0.when", {"exception": "A", "unless": "B"}, "unless: is not a setting"),
         (f"revisions.{REVISION}.classify.0.then", "Block", "allowed are Retry, Fail, Drop"),
@@ -98,7 +98,7 @@ def test_record_follows_its_own_revision_and_an_unknown_one_follows_the_newest()
         (f"revisions.{REVISION}.budget.maxFailurePercent", 0, "1 to 100"),
         (f"revisions.{REVISION}.budget.action", "Explode", "allowed are Pause, Fail, None"),
         ("revisions", {}, "must map revisions"),
-        ("revisions", {"x": {}}, "'x', which is no revision"),
+        ("revisions", {"x": {}}, "'x', which is not a revision"),
     ],
 )
 def test_bad_field_is_refused_with_its_place_and_the_reason(path: str, value: Any, told: str) -> None:

@@ -137,9 +137,9 @@ def test_pattern_that_re2_does_not_take_is_refused() -> None:
         ("generate", {"initial": "1s", "count": 1}, "spec: must have exactly one of sequence, generate"),
         ("sequence", [], "spec.sequence: must be a list of delays"),
         ("sequence", "5m", "spec.sequence: must be a list of delays"),
-        ("sequence.1", "5x", "spec.sequence[1]: '5x' is no delay; write a whole number and one of"),
-        ("sequence.1", 60, "spec.sequence[1]: '60' is no delay"),
-        ("sequence.1", "05s", "spec.sequence[1]: '05s' is no delay"),
+        ("sequence.1", "5x", "spec.sequence[1]: '5x' is not a delay; write a whole number and one of"),
+        ("sequence.1", 60, "spec.sequence[1]: '60' is not a delay"),
+        ("sequence.1", "05s", "spec.sequence[1]: '05s' is not a delay"),
         ("sequence.1", "200h", "spec.sequence[1]: '200h' is too long"),
         ("sequnce", [], "spec.sequnce: is not a setting that this version knows"),
         ("classify", {}, "spec.classify: must be a list of at most 50 rules"),
@@ -158,7 +158,7 @@ def test_pattern_that_re2_does_not_take_is_refused() -> None:
         ("headerProfile", "Both", "spec.headerProfile: is 'Both'; allowed are Native, Spring"),
         ("budget.action", "Stop", "spec.budget.action: is 'Stop'; allowed are Pause, Fail, None"),
         ("budget.maxFailure", 5, "spec.budget.maxFailure: is not a setting"),
-        ("budget", {7: 5}, "spec.budget: has the field 7, whose name is no text"),
+        ("budget", {7: 5}, "spec.budget: has the field 7, whose name is not a string"),
     ],
 )
 def test_first_bad_field_is_named(path: str, value: object, message: str) -> None:

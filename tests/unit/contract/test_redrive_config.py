@@ -52,7 +52,7 @@ def test_every_field_of_the_document_is_read() -> None:
         ("id", "a/b", "does not match"),
         ("groupId", "", "non-empty string"),
         ("connection__bootstrapServers", [], "at least 1 entry"),
-        ("filter__errorRegex", "(", "no regular expression"),
+        ("filter__errorRegex", "(", "not a usable regular expression"),
         ("filter__keyRegex", "(?=a)a", "the syntax is RE2's"),
         ("filter__fromTime", -1, "must be 0 to"),
         ("filter__reasons", "exhausted", "must be a list"),

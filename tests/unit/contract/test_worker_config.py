@@ -54,7 +54,7 @@ def test_retry_policies_stand_in_a_file_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
-        ("version", 2, "version: is 2; this worker reads 1 only"),
+        ("version", 2, "version: is 2; this worker reads only 1"),
         ("topics", [], "topics: must have at least 1 entry"),
         ("topics", "flights", "topics: must be a list of non-empty strings"),
         ("groupId", "two words", "groupId: is 'two words', which does not match"),
@@ -92,7 +92,7 @@ def test_pattern_stands_in_place_of_topics() -> None:
     assert parse_config(changed(document, "topics", [])).topic_pattern == compile_pattern("^orders\\..*")
     with pytest.raises(SettingsInvalid, match="topicPattern: cannot be given together with `topics`"):
         parse_config(document)
-    with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is no regular expression that can be used: missing"):
+    with pytest.raises(SettingsInvalid, match="topicPattern: '\\(' is not a usable regular expression: missing"):
         parse_config(changed(worker_document(), "topicPattern", "("))
 
 
@@ -199,7 +199,7 @@ def test_token_endpoint_that_would_show_the_secret_is_refused(tmp_path: Path) ->
         (tmp_path / name).write_text("x")
     oauth = {"tokenEndpoint": "http://login.example/token", "scope": None}
     login = LOGIN | {"directory": str(tmp_path), "identity": None, "oauth": oauth}
-    with pytest.raises(SettingsInvalid, match=r"connection\.sasl: token endpoint .* readable on the wire; use https"):
+    with pytest.raises(SettingsInvalid, match=r"connection\.sasl: token endpoint .* unencrypted; use https"):
         connection_settings(parse_config(changed(worker_document(), "connection.sasl", login)).brokers, "c")
 
 
@@ -239,10 +239,8 @@ def test_worker_parses_the_rendered_settings() -> None:
     }
     group["spec"]["consumer"] = {"properties": {"fetch.min.bytes": "1"}}
     group["spec"]["producer"] = {"properties": {"linger.ms": "50"}}
-    rendered = worker_config(
-        ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster), revision="a1b2c3d4e5"
-    )
-    config = parse_config(json.loads(json.dumps(rendered)))
+    rendered = worker_config(ConsumerGroup.model_validate(group), KafkaCluster.model_validate(cluster))
+    config = parse_config(json.loads(json.dumps(rendered | {"revision": "a1b2c3d4e5"})))
     assert (config.name, config.group_id, config.topics) == ("flights", "default.flights", ("flights",))
     assert config.handler.outputs == ("flights-done",)
     assert config.brokers.sasl == SaslSource(

@@ -159,7 +159,7 @@ def test_log_that_gives_nothing_below_its_end_fails_there() -> None:
 def test_leader_that_failed_for_a_moment_passes_nothing() -> None:
     codes = [ErrorCode.UNKNOWN_SERVER_ERROR]
     log = Log((0, 2), (3, 5), end=6, fails=lambda offset: codes.pop() if codes else 0)
-    with pytest.raises(OffsetLookupFailed, match="for a moment only"):
+    with pytest.raises(OffsetLookupFailed, match="only briefly"):
         log.end_of(3)
 
 
@@ -198,7 +198,7 @@ def test_place_without_records_to_hand_out_is_no_failure(batches: list[tuple[int
 
 
 def test_no_leader_is_asked_behind_the_first_that_can_read_its_log() -> None:
-    """Each look costs one fetch where many places only wait for their reader."""
+    """Each check costs one fetch where many places only wait for their reader."""
     log = Log((0, 2), (700, 999), end=1_000, fails=lambda offset: ErrorCode.CORRUPT_MESSAGE if offset == 3 else 0)
     assert log.silent_at(3, 700, 3) == {PART}
     assert log.asked == [3, 700]

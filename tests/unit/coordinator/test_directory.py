@@ -17,20 +17,20 @@ def answer(*addresses: BrokerAddress) -> MetadataResponse:
     return MetadataResponse(brokers=brokers, topics=())
 
 
-def test_next_broker_is_asked_after_a_failure_and_all_take_turns() -> None:
+def test_next_broker_is_asked_after_a_failure_and_all_are_asked() -> None:
     directory = Directory((A, B))
     assert directory.anyone() == A
-    directory.failed(A)
+    directory.skip_failed(A)
     assert directory.anyone() == B
-    directory.failed(A)  # a late failure of one that is not asked any more
+    directory.skip_failed(A)  # a late failure of one that is not asked any more
     assert directory.anyone() == B
-    directory.failed(B)
+    directory.skip_failed(B)
     assert directory.anyone() == A
 
 
 def test_favourite_stays_when_brokers_become_known() -> None:
     directory = Directory((A, B))
-    directory.failed(A)
+    directory.skip_failed(A)
     directory.learn(answer(C, B))
     assert directory.anyone() == B
     assert directory.broker(1) == C
@@ -43,7 +43,7 @@ def test_cluster_that_moved_is_found_again_through_the_bootstrap_list() -> None:
     asked = []
     for _ in range(3):
         asked.append(directory.anyone())
-        directory.failed(directory.anyone())
+        directory.skip_failed(directory.anyone())
     assert set(asked) == {A, B, C}
 
 

@@ -11,10 +11,10 @@ from fleet_consumer.coordinator.flows import (
     Ask,
     AskAll,
     BrokerUnknown,
-    DoubtCoordinator,
     Flow,
     FlowRunner,
     Pause,
+    SuspectCoordinator,
     Ticket,
     Where,
 )
@@ -54,9 +54,9 @@ class Lab:
         self.now = 0.0
         self.sent: list[tuple[Ask, Callable[[Any], None]]] = []
         self.known: set[object] = {Where.ANY, Where.COORDINATOR, 1, 2}
-        self.doubts = 0
+        self.suspicions = 0
         self.ended = 0
-        self.runner = FlowRunner(self._send, self._doubt)
+        self.runner = FlowRunner(self._send, self._suspect)
 
     def _send(self, ask: Ask, on_answer: Callable[[Any], None]) -> bool:
         if ask.where not in self.known:
@@ -64,8 +64,8 @@ class Lab:
         self.sent.append((ask, on_answer))
         return True
 
-    def _doubt(self) -> None:
-        self.doubts += 1
+    def _suspect(self) -> None:
+        self.suspicions += 1
 
     def _count(self) -> None:
         self.ended += 1
@@ -152,7 +152,7 @@ def test_broker_that_is_not_coordinator_is_looked_up_again_and_the_request_repea
     lab = Lab()
     ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({}, group_code=code))
-    assert (lab.doubts, lab.sent) == (1, [])
+    assert (lab.suspicions, lab.sent) == (1, [])
     lab.advance(0.3)
     lab.answer(committed_answer({0: 1}))
     assert ticket.done
@@ -163,10 +163,10 @@ def test_retriable_errors_are_waited_for(code: int) -> None:
     lab = Lab()
     ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({0: -1}, code=code))
-    assert lab.doubts == 0
+    assert lab.suspicions == 0
     lab.advance(0.5)
     lab.answer(Disconnected("gone"))
-    assert lab.doubts == 1
+    assert lab.suspicions == 1
     lab.advance(0.5)
     lab.answer(committed_answer({0: 1}))
     assert ticket.error is None
@@ -275,7 +275,7 @@ def test_committed_offset_that_is_unstable_or_refused_does_not_hold_up_the_start
     starts = ticket.result
     assert starts is not None
     assert {part: start.offset for part, start in starts.found.items()} == {ONE: 42}
-    assert starts.waiting == {OTHER: "OffsetFetch was answered UNSTABLE_OFFSET_COMMIT (88)"}
+    assert starts.waiting == {OTHER: "OffsetFetch returned UNSTABLE_OFFSET_COMMIT (88)"}
     assert isinstance(starts.refused[third], errors.TopicAuthorizationFailed)
 
 
@@ -285,7 +285,7 @@ def test_partition_that_an_answer_leaves_out_is_waited_for() -> None:
     lab.answer(metadata_answer({}))  # the topics' ids, before anything else
     lab.answer(committed_answer({0: 42}, epoch=-1))
     assert ticket.result is not None
-    assert ticket.result.waiting == {OTHER: "the answer left it out"}
+    assert ticket.result.waiting == {OTHER: "it is missing from the response"}
 
 
 def test_lookups_of_a_partition_without_a_leader_back_off() -> None:
@@ -325,9 +325,9 @@ def test_error_of_a_leader_is_repeated_or_raised_by_the_table(code: int) -> None
 
 @pytest.mark.parametrize("code", [int(code) for code in ErrorCode if code] + [9_999])
 def test_error_of_a_groups_offsets_is_repeated_or_raised_by_the_table(code: int) -> None:
-    doubted = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    suspecting = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}
     heals = {
-        *doubted,
+        *suspecting,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
@@ -339,7 +339,7 @@ def test_error_of_a_groups_offsets_is_repeated_or_raised_by_the_table(code: int)
     lab = Lab()
     ticket = lab.start(fetch_committed("g", (ONE,)))
     lab.answer(committed_answer({}, group_code=code))
-    assert lab.doubts == (code in doubted)
+    assert lab.suspicions == (code in suspecting)
     refusal = raised.get(ErrorCode(code), errors.OffsetLookupFailed) if code != 9_999 else errors.OffsetLookupFailed
     assert type(ticket.error) is (type(None) if code in heals else refusal)
 
@@ -397,10 +397,10 @@ def test_abandoned_flows_end_with_the_error_given() -> None:
     assert isinstance(ticket.error, errors.ConsumerClosed)
 
 
-def test_flow_pauses_and_doubts_the_coordinator() -> None:
+def test_flow_pauses_and_suspects_the_coordinator() -> None:
     def flow() -> Flow[str]:
         yield Pause(2.0)
-        yield DoubtCoordinator()
+        yield SuspectCoordinator()
         yield AskAll(())
         return "done"
 
@@ -408,7 +408,7 @@ def test_flow_pauses_and_doubts_the_coordinator() -> None:
     ticket = lab.start(flow())
     assert lab.runner.next_deadline(lab.now) == 2.0
     lab.advance(1.9)
-    assert lab.doubts == 0
+    assert lab.suspicions == 0
     lab.advance(0.1)
     lab.advance(0.0)
-    assert (ticket.result, lab.doubts) == ("done", 1)
+    assert (ticket.result, lab.suspicions) == ("done", 1)

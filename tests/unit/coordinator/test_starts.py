@@ -1,4 +1,4 @@
-"""Start positions in a log that was cut, made anew, or only seems to lack the position."""
+"""Start positions in a log that was cut, created again, or only seems to lack the position."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_position_past_the_new_leaders_end_is_waited_for() -> None:
     log = Log(first=0, end=40, leader_epoch=6, epoch_end=(5, 100))
     starts = log.starts(query(ResetPolicy.LATEST), lost=Start(50, 5))
     assert (starts.found, starts.without) == ({}, ())
-    assert starts.waiting == {ONE: "its leader's end offset 40 is still before the position 50"}
+    assert starts.waiting == {ONE: "its leader's end offset 40 is still below the position 50"}
 
 
 def test_position_without_an_epoch_that_the_log_does_not_have_follows_the_policy() -> None:
@@ -205,7 +205,7 @@ def test_epoch_that_a_lagging_leader_does_not_know_is_waited_for() -> None:
     log.views = {2: 4}
     starts = log.starts(query())
     assert (starts.found, starts.remade) == ({}, set())
-    assert starts.waiting == {ONE: "its leader does not know epoch 3, of which records were read"}
+    assert starts.waiting == {ONE: "its leader does not know epoch 3, from which records were read"}
 
 
 def test_topic_does_not_count_as_recreated_while_a_broker_does_not_answer() -> None:
@@ -289,7 +289,7 @@ def test_refused_position_waits_while_brokers_do_not_agree_that_its_topic_was_re
     assert (starts.found, starts.remade, set(starts.waiting)) == ({}, set(), {ONE})
 
 
-def test_look_reports_ids_and_epochs() -> None:
+def test_log_check_reports_ids_and_epochs() -> None:
     log = Log(end=500, leader_epoch=4)
     assert log.run(see_logs({ONE: None}, delay_s=30)) == LogsSeen({ONE: ID}, frozenset(), {ONE: 4})
     assert log.run(see_logs({ONE: ID}, delay_s=30)) == LogsSeen({ONE: ID}, frozenset(), {ONE: 4})

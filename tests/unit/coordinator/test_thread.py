@@ -1,4 +1,4 @@
-"""The coordinator thread beside a broker that says what the test wants: silence, refusals, its own end."""
+"""The coordinator thread next to a broker that says what the test wants: silence, refusals, its own end."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def member(broker: ScriptedBroker, assignor: Assignor | None = None, **changes: 
     settings = ConsumerSettings(connection=connection, group_id="g", heartbeat_interval_ms=200, **changes)
     clock = SystemClock()
     thread = classic_member(
-        connection, group_settings(settings), (assignor or load("range"),), clock=clock, on_news=lambda: None
+        connection, group_settings(settings), (assignor or load("range"),), clock=clock, on_change=lambda: None
     )
     thread.start()
     thread.subscribe(["t"])
@@ -202,21 +202,24 @@ def test_commits_end_with_the_thread_that_was_to_make_them() -> None:
         under_way = thread.commit({PART: OffsetAndMetadata(7)}, SystemClock().monotonic() + 60.0)
         eventually(lambda: broker.heard(OffsetCommitRequest), timeout_s=PATIENCE_S, what="the commit to be sent")
         thread.enforce_rebalance("so that the assignor is asked again")
-        thread.called_back(next(news for news in thread.news if isinstance(news, CallBack)))
+        thread.called_back(next(change for change in thread.changes if isinstance(change, CallBack)))
         eventually(lambda: _given_back(thread, under_way), timeout_s=PATIENCE_S, what="the thread to end")
         assert under_way.wait(PATIENCE_S)
         assert isinstance(under_way.error, errors.InternalFailure)
         late = thread.commit({PART: OffsetAndMetadata(8)}, SystemClock().monotonic() + 60.0)
         assert late.wait(PATIENCE_S)
         assert isinstance(late.error, errors.InternalFailure)
-        assert [news.commit.ticket for news in thread.news if isinstance(news, FinishCommit)] == [under_way, late]
+        assert [change.commit.ticket for change in thread.changes if isinstance(change, FinishCommit)] == [
+            under_way,
+            late,
+        ]
 
 
 def _given_back(thread: CoordinatorThread, under_way: Ticket[None]) -> bool:
     """Run callbacks until the commit has ended."""
-    for news in list(thread.news):
-        if isinstance(news, CallBack):
-            thread.called_back(news)
+    for change in list(thread.changes):
+        if isinstance(change, CallBack):
+            thread.called_back(change)
     return under_way.done
 
 
@@ -240,8 +243,8 @@ def test_hooks_that_raise_are_reported_and_the_member_joins() -> None:
     assignor = Failing()
     with GroupBroker() as broker, member(broker, assignor=assignor) as thread:
         await_stable(thread)
-        eventually(lambda: len(thread.news) == 3, timeout_s=PATIENCE_S, what="two errors and an assignment")
-        first, second, assigned = thread.news
+        eventually(lambda: len(thread.changes) == 3, timeout_s=PATIENCE_S, what="two errors and an assignment")
+        first, second, assigned = thread.changes
         assert isinstance(first, MembershipReport)
         assert "subscription_user_data raised LookupError: no data yet" in str(first.error)
         assert isinstance(second, MembershipReport)
@@ -259,13 +262,13 @@ class ContestedInbox(deque[Any]):
 
 
 def test_thread_ends_in_order_though_another_one_empties_its_inbox_at_that_moment() -> None:
-    """An assignor that answers while the coordinator thread ends looks at the inbox, too."""
-    news: list[None] = []
+    """An assignor that answers while the coordinator thread ends checks the inbox, too."""
+    changes: list[None] = []
     connection = ConnectionSettings(bootstrap_servers=("localhost:1",), client_id="test")
     settings = group_settings(ConsumerSettings(connection=connection, group_id="g"))
     thread = classic_member(
-        connection, settings, (load("range"),), clock=SystemClock(), on_news=lambda: news.append(None)
+        connection, settings, (load("range"),), clock=SystemClock(), on_change=lambda: changes.append(None)
     )
     thread._inbox = ContestedInbox([object()])
     thread._end(None)
-    assert news, "the user's thread heard of the end"
+    assert changes, "the user's thread heard of the end"

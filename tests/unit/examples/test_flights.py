@@ -23,8 +23,8 @@ def handler() -> Iterator[Handler]:
 
 
 @pytest.fixture
-def mended() -> Iterator[Handler]:
-    yield from loaded(FOLDER / "mended")
+def fixed() -> Iterator[Handler]:
+    yield from loaded(FOLDER / "fixed")
 
 
 def loaded(folder: Path) -> Iterator[Handler]:
@@ -51,7 +51,7 @@ def flight(**changes: Any) -> Record:
 
 
 def test_flight_that_left_becomes_a_record_that_names_its_origin(handler: Handler) -> None:
-    (output,) = Outputs(["flights-done"]).of(handler.call(flight()))
+    (output,) = Outputs(["flights-done"]).records_in(handler.call(flight()))
     assert (output.topic, output.key) == ("flights-done", "3-42")
     assert output.value is not None
     assert json.loads(output.value) == {
@@ -68,8 +68,8 @@ def test_flight_without_a_departure_was_cancelled(handler: Handler) -> None:
         handler.call(flight(dep_time=None))
 
 
-def test_corrected_handler_accepts_cancelled_flights_too(mended: Handler) -> None:
-    (left,) = Outputs(["flights-done"]).of(mended.call(flight()))
-    (cancelled,) = Outputs(["flights-done"]).of(mended.call(flight(dep_time=None)))
+def test_corrected_handler_accepts_cancelled_flights_too(fixed: Handler) -> None:
+    (left,) = Outputs(["flights-done"]).records_in(fixed.call(flight()))
+    (cancelled,) = Outputs(["flights-done"]).records_in(fixed.call(flight(dep_time=None)))
     assert (left.key, cancelled.key) == ("3-42", "3-42")
     assert [json.loads(output.value or b"")["cancelled"] for output in (left, cancelled)] == [False, True]

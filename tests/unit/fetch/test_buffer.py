@@ -26,7 +26,7 @@ def put(ahead: ReadAhead, buffer: PartitionBuffer, messages: list[Message]) -> N
 
 def take(ahead: ReadAhead, limit: int = 500) -> Records:
     told: list[object] = []
-    records = ahead.take(limit, lambda buffer, what: told.append((buffer, what)))
+    records = ahead.take_records(limit, lambda buffer, what: told.append((buffer, what)))
     assert told == []
     return records
 
@@ -127,9 +127,9 @@ def test_out_of_range_is_reported_after_earlier_records_and_only_if_current() ->
     def tell(buffer: PartitionBuffer, what: OutOfRange) -> None:
         told.append((buffer, what))
 
-    assert len(ahead.take(500, tell)) == 1
+    assert len(ahead.take_records(500, tell)) == 1
     assert told == []
-    assert not ahead.take(500, tell)
+    assert not ahead.take_records(500, tell)
     assert [(buffer.topic_partition, what.detail) for buffer, what in told] == [(ONE, "gone")]
 
 
@@ -190,7 +190,7 @@ def test_end_moves_the_position_after_older_records_were_returned() -> None:
 
 
 def test_ends_that_come_one_after_the_other_are_one_gap() -> None:
-    """The last one replaced those before it, so commits never got past the first: the partition looked behind."""
+    """If the last end replaced earlier ones, commits would never get past the first, and lag would remain."""
     ahead, one, other = ReadAhead(), PartitionBuffer(ONE, 0), PartitionBuffer(OTHER, 7)
     put(ahead, one, run(0, range(3)))
     for end in (5, 6, 9):

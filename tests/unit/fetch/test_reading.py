@@ -30,10 +30,10 @@ class Reader:
         connection = ConnectionSettings(bootstrap_servers=(bootstrap,), client_id="test")
         self.signal = threading.Event()
         self.fetch = FetchThread(
-            # What is assigned anew waits until the fetch that is on its way has come back.
+            # What is assigned again waits until the fetch that is on its way has come back.
             {**consumer_config(connection, "g", "read_uncommitted", {}), "fetch.wait.max.ms": 50},
             name="fetch-test",
-            on_turn=self.signal.set,
+            on_released=self.signal.set,
             clock=SystemClock(),
         )
         self.out_of_range: list[str] = []
@@ -46,12 +46,12 @@ class Reader:
 
     def take(self, limit: int = 500) -> Records:
         self.signal.clear()
-        records = self.fetch.take(limit, self._note)
+        records = self.fetch.take_records(limit, self._record)
         if not records and limit:
             self.fetch.wait(0.5, self.signal)
         return records
 
-    def _note(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
+    def _record(self, buffer: PartitionBuffer, what: OutOfRange) -> None:
         self.out_of_range.append(f"{buffer.topic_partition.partition}: {what.detail}")
 
 
@@ -116,13 +116,13 @@ def test_while_records_stream_the_user_reads_them_itself(cluster: Cluster) -> No
     put = ReadAhead.put
     by: dict[str, int] = {}
 
-    def note(self: ReadAhead, buffer: PartitionBuffer, run: list[confluent_kafka.Message], size: int) -> None:
+    def record(self: ReadAhead, buffer: PartitionBuffer, run: list[confluent_kafka.Message], size: int) -> None:
         name = threading.current_thread().name
         by[name] = by.get(name, 0) + len(run)
         put(self, buffer, run, size)
 
     with pytest.MonkeyPatch.context() as patch, cluster.reader() as reader:
-        patch.setattr(ReadAhead, "put", note)
+        patch.setattr(ReadAhead, "put", record)
         reader.begin(ONE)
         total = 0
 
@@ -148,26 +148,26 @@ def test_wait_for_records_ends_on_other_events(cluster: Cluster) -> None:
     with cluster.reader() as reader:
         reader.begin(ONE)
         assert not reader.take()
-        news = threading.Event()
-        threading.Timer(0.2, news.set).start()
-        reader.fetch.wait(60.0, news)
-        assert news.is_set()
+        changed = threading.Event()
+        threading.Timer(0.2, changed.set).start()
+        reader.fetch.wait(60.0, changed)
+        assert changed.is_set()
 
 
 def test_endless_wait_yields_to_the_fetch_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lock alone would go back to the user's thread each time."""
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
-    turns = 0
+    polls = 0
     with cluster.reader() as reader:
         reader.begin(ONE)
 
         def told() -> None:
-            nonlocal turns
-            turns += 1
+            nonlocal polls
+            polls += 1
             reader.signal.set()
 
-        reader.fetch._on_turn = told
-        eventually(lambda: (reader.take(), turns >= 10)[1], timeout_s=20, poll_s=0, what="the thread to have its turns")
+        reader.fetch._on_released = told
+        eventually(lambda: (reader.take(), polls >= 10)[1], timeout_s=20, poll_s=0, what="the thread to have its polls")
 
 
 def test_absent_user_bounds_prefetching(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_position_out_of_range_is_reported_to_the_user(cluster: Cluster) -> None
     cluster.write(0, 10)
     with cluster.reader() as reader:
         reader.begin(ONE, position=1_000_000)
-        eventually(lambda: (reader.take(), reader.out_of_range)[1], timeout_s=20, what="the news")
+        eventually(lambda: (reader.take(), reader.out_of_range)[1], timeout_s=20, what="the event")
     assert reader.out_of_range[0].startswith("0: ")
 
 
@@ -240,7 +240,7 @@ class Interrupted:
 def test_interrupted_read_is_raised_and_reading_continues_at_the_users_position(
     cluster: Cluster,
 ) -> None:
-    """librdkafka has handed its messages over and does not give them again by itself."""
+    """librdkafka has handed its messages over and does not give them again on its own."""
     cluster.write(0, 5_000)
     with cluster.reader() as reader:
         (buffer,) = reader.begin(ONE)
@@ -267,13 +267,13 @@ def test_interrupted_read_is_raised_and_reading_continues_at_the_users_position(
     assert offsets == list(range(5_000))
 
 
-def test_turn_that_an_interrupted_thread_kept_is_given_back(cluster: Cluster) -> None:
-    """A handler may raise between taking the turn and knowing it; the fetch thread would wait for ever."""
+def test_lock_that_an_interrupted_thread_kept_is_given_back(cluster: Cluster) -> None:
+    """A handler may raise between acquiring the lock and knowing it; the fetch thread would wait indefinitely."""
     cluster.write(0, 10)
     with cluster.reader() as reader:
         (buffer,) = reader.begin(ONE)
         eventually(reader.take, timeout_s=20, poll_s=0, what="records")
-        assert reader.fetch._turn.acquire(timeout=20)
+        assert reader.fetch._consumer_lock.acquire(timeout=20)
         buffer.current = False
         reader.fetch.start_over([PartitionBuffer(ONE, 5)])
         assert next(iter(eventually(reader.take, timeout_s=20, poll_s=0, what="the rest"))).offset == 5

@@ -24,7 +24,7 @@ CONFIG = {"group.id": "g", "auto.offset.reset": "error", "log_level": 0}
 
 
 def fetch_thread(told: threading.Event) -> FetchThread:
-    return FetchThread(CONFIG, name="fetch-test", on_turn=told.set, clock=SystemClock())
+    return FetchThread(CONFIG, name="fetch-test", on_released=told.set, clock=SystemClock())
 
 
 def test_value_that_librdkafka_does_not_take_is_refused_by_name() -> None:
@@ -32,7 +32,7 @@ def test_value_that_librdkafka_does_not_take_is_refused_by_name() -> None:
         FetchThread(
             {**CONFIG, "queued.min.messages": "many"},
             name="fetch-test",
-            on_turn=threading.Event().set,
+            on_released=threading.Event().set,
             clock=SystemClock(),
         )
 
@@ -142,7 +142,7 @@ class Failing:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.thread = FetchThread(CONFIG, name="fetch-test", on_turn=lambda: None, clock=self)
+        self.thread = FetchThread(CONFIG, name="fetch-test", on_released=lambda: None, clock=self)
         self.client: Any = self.thread._consumer
         self.buffers = [PartitionBuffer(TopicPartition("t", number), 7, 3) for number in range(2)]
         self.thread.assign(self.buffers)
@@ -221,7 +221,7 @@ def test_nothing_behind_unreadable_data_is_taken_before_reading_stands_there_aga
     assert failing.client.paused
     found = failing.thread.unreadable[part]
     assert isinstance(found.error, DataUnreadable)
-    assert "partition t-0: _BAD_MSG: refused; reading stands at offset 7" in str(found.error)
+    assert "partition t-0: _BAD_MSG: refused; reading is stopped at offset 7" in str(found.error)
     for _ in range(3):
         failing.passes(READ_AGAIN_S)
         assert (failing.thread.unreadable[part].offset, failing.thread.unreadable[part].since) == (7, 100.0)
@@ -236,7 +236,7 @@ def test_nothing_behind_unreadable_data_is_taken_before_reading_stands_there_aga
 def test_partition_is_read_again_in_the_epoch_up_to_which_it_was_read_and_that_place_is_reported(
     failing: Failing,
 ) -> None:
-    """Without the epoch nobody noticed that the log had been cut while it could not be read."""
+    """Without the epoch, a truncation is not noticed if it happens while the log cannot be read."""
     eventually(lambda: not failing.client.tells, timeout_s=10, what="what librdkafka made up")
     failing.client.fails = False
     failing.passes(ASK_AGAIN_S)
@@ -271,7 +271,7 @@ def test_partition_found_to_stand_at_unreadable_data_is_reported_until_it_is_rea
     eventually(lambda: thread.unreadable, timeout_s=10, what="the report")
     ((part, found),) = thread.unreadable.items()
     assert (part, found.offset, found.since) == (TopicPartition("t", 1), 7, 100.0)
-    assert "partition t-1: its leader answers neither records nor an error at offset 7" in str(found.error)
+    assert "partition t-1: its leader returns neither records nor an error at offset 7" in str(found.error)
     failing.client.fails = False
     failing.passes(READ_AGAIN_S)
     assert failing.client.sought == [(1, 7)]

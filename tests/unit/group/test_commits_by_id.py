@@ -54,7 +54,7 @@ def answer_until_told(lab: Lab, codes: Mapping[UUID, int]) -> Exception | None:
         before = lab.count(ForCommit)
         answer(lab, codes)
         tries += 1
-        assert tries < 100, "it goes on for ever"
+        assert tries < 100, "it goes on indefinitely"
         if len(lab.committed()) == told:
             lab.run_for(2.0)
             assert lab.count(ForCommit) == before + 1

@@ -6,7 +6,7 @@ import pytest
 
 from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.messages import (
-    CoordinatorDoubted,
+    CoordinatorSuspected,
     Disconnect,
     ForHeartbeat,
     ForJoin,
@@ -81,7 +81,7 @@ def test_unanswered_session_drops_the_coordinator_and_the_next_gets_a_full_sessi
     assert lab.machine.coordinator == ("other", 1)
 
 
-def test_doubted_coordinator_loses_its_connections() -> None:
+def test_suspected_coordinator_loses_its_connections() -> None:
     """It may be the same broker that is found again; on the old connection everything waits for what it owes."""
     lab = Lab().stable()
     lab.run_for(45.0)
@@ -134,14 +134,14 @@ def test_slow_sync_does_not_put_the_fence_back_behind_a_newer_heartbeat() -> Non
 
 def test_another_request_that_finds_no_coordinator_makes_it_unknown() -> None:
     lab = Lab().stable()
-    lab.feed(CoordinatorDoubted(("elsewhere", 1)))
+    lab.feed(CoordinatorSuspected(("elsewhere", 1)))
     assert lab.machine.coordinator == COORDINATOR
-    lab.feed(CoordinatorDoubted(COORDINATOR))
+    lab.feed(CoordinatorSuspected(COORDINATOR))
     assert lab.machine.coordinator is None
 
 
 def test_stable_member_keeps_its_partitions_while_no_coordinator_is_known() -> None:
     lab = Lab().stable()
-    lab.feed(CoordinatorDoubted(COORDINATOR))
+    lab.feed(CoordinatorSuspected(COORDINATOR))
     lab.feed(Subscribed(("t", "u")))
     assert lab.is_in(State.STABLE)

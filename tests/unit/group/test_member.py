@@ -131,7 +131,7 @@ def test_returning_static_leader_skips_the_plan_and_still_watches() -> None:
 def test_rebalance_waits_until_the_user_has_given_its_partitions_back() -> None:
     lab = Lab().revoking()
     assert lab.callbacks() == ["assigned", "revoked"]
-    lab.beat()  # heartbeats go on, and their news of the rebalance is old by now
+    lab.beat()  # heartbeats go on, and what they say of the rebalance is old by now
     lab.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert (lab.state, lab.count(ForJoin)) == (State.REVOKING, 1)
     commit = lab.commit()

@@ -124,7 +124,7 @@ def test_asynchronous_commit_tells_which_partitions_the_answer_leaves_out() -> N
     lab.answer(ForCommit, commit_answers({TopicPartition("other", 0): 0}))
     (error,) = lab.committed()
     assert isinstance(error, errors.RetriableCommitFailed)
-    assert "leaves partitions out" in str(error)
+    assert "lacks partitions" in str(error)
     assert error.not_committed == {TopicPartition("t", 0): errors.Refusal(UNANSWERED_WORDS, False)}
 
 

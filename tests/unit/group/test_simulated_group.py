@@ -233,7 +233,7 @@ class Simulated:
     counts: dict[str, int]
     to_coordinator: deque[tuple[float, Send]] = field(default_factory=deque)
     to_me: list[tuple[float, Any]] = field(default_factory=list)
-    news: deque[CallBack] = field(default_factory=deque)
+    changes: deque[CallBack] = field(default_factory=deque)
     reads: set[TopicPartition] = field(default_factory=set)
     polled_at: float = 0.0
     hangs_until: float = 0.0
@@ -256,7 +256,7 @@ class Simulated:
                 case NotifyAssignor():
                     assert notify_assignor(action) is None
                 case CallBack():
-                    self.news.append(action)
+                    self.changes.append(action)
                 case MembershipReport():
                     self.errors.append(action.error)
 
@@ -281,8 +281,8 @@ class Simulated:
             self.feed(event)
         if now >= self.hangs_until:
             self.polled_at = now
-            while self.news:
-                self.call_back(self.news.popleft())
+            while self.changes:
+                self.call_back(self.changes.popleft())
         self.feed(Tick(self.polled_at))
 
     def call_back(self, callback: CallBack) -> None:

@@ -17,7 +17,7 @@ from fleet_consumer.group.classification import RULES, Api, Verdict
 from fleet_consumer.group.messages import (
     CloseRequested,
     CollectUserData,
-    CoordinatorDoubted,
+    CoordinatorSuspected,
     ForCommit,
     ForHeartbeat,
     ForJoin,
@@ -104,7 +104,7 @@ class Walk:
         elif pick < 23:
             lab.feed(RebalanceRequested("test"))
         elif pick < 25:
-            lab.feed(CoordinatorDoubted(COORDINATOR))
+            lab.feed(CoordinatorSuspected(COORDINATOR))
         elif pick < 28:
             lab.feed(Unsubscribed())
             if self.chance.random() < 0.8:

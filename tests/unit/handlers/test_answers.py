@@ -25,7 +25,7 @@ def generated() -> Iterator[Produce]:
     ids=["nothing", "one", "a list", "a generator", "an empty list"],
 )
 def test_answer_of_the_contract_is_taken(answer: object, expected: tuple[Produce, ...]) -> None:
-    assert Outputs(["done"]).of(answer) == expected
+    assert Outputs(["done"]).records_in(answer) == expected
 
 
 async def answer_later() -> None:
@@ -54,17 +54,17 @@ async def answer_later() -> None:
 )
 def test_other_answers_are_refused_with_the_remedy(answer: object, told: str) -> None:
     with pytest.raises(OutputRefused, match=told):
-        Outputs(["done"]).of(answer)
+        Outputs(["done"]).records_in(answer)
 
 
 def test_forgotten_await_is_refused_without_a_warning() -> None:
     with pytest.raises(OutputRefused, match="coroutine"):
-        Outputs(["done"]).of(answer_later())
+        Outputs(["done"]).records_in(answer_later())
 
 
 def test_nothing_is_listed_means_nothing_may_be_written() -> None:
     with pytest.raises(OutputRefused, match="none are"):
-        Outputs([]).of(ONE)
+        Outputs([]).records_in(ONE)
 
 
 def test_generator_that_raises_fails_with_its_own_error() -> None:
@@ -73,4 +73,4 @@ def test_generator_that_raises_fails_with_its_own_error() -> None:
         raise KeyError("flight")
 
     with pytest.raises(KeyError):
-        Outputs(["done"]).of(broken())
+        Outputs(["done"]).records_in(broken())

@@ -23,9 +23,9 @@ from tests.unit.worker.scripted import P0, P1, Bench, values
 def test_calls_side_by_side_count_each_and_up_to_the_present() -> None:
     busy = BusyTime()
     assert busy.until(100.0) == 0.0
-    busy.begin(100.0)
+    busy.call_began(100.0)
     assert busy.until(190.0) == 90.0
-    busy.begin(200.0)
+    busy.call_began(200.0)
     assert busy.until(201.0) == 102.0
     busy.end(202.0)
     busy.end(210.0)
@@ -34,10 +34,10 @@ def test_calls_side_by_side_count_each_and_up_to_the_present() -> None:
 
 def test_sum_does_not_fall_when_calls_begin_and_end_behind_the_readers_back() -> None:
     busy = BusyTime()
-    busy.begin(1.0)
+    busy.call_began(1.0)
     before = busy.until(2.0)
     busy.end(2.5)
-    busy.begin(2.5)
+    busy.call_began(2.5)
     assert before <= busy.until(2.2) <= busy.until(2.6)
 
 
@@ -89,7 +89,7 @@ def test_wait_for_acknowledgements_is_not_busy() -> None:
 
 
 def test_poll_in_the_middle_of_a_batch_is_not_busy() -> None:
-    """The session is in doubt for a while: the loop waits, with the rest of the batch in hand."""
+    """The session is unconfirmed for a while: the loop waits, with the rest of the batch in hand."""
     inline = Inline(per_record_s=1.0, logs=3)
     bench = inline.bench
 

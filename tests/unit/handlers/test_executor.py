@@ -142,7 +142,7 @@ def test_job_ends_though_its_call_left_a_cancellation_behind_and_then_took_too_l
     executor.start()
     piece = Piece(0)
     executor.give(piece)
-    assert piece.ended.wait(30), "its lane would stand still for ever"
+    assert piece.ended.wait(30), "its lane would stand still indefinitely"
     assert piece.results is not None
     assert isinstance(piece.results[0].error, TimedOut)
     executor.close()

@@ -55,7 +55,7 @@ async def serving(answer: Answer, port: int = 0) -> AsyncIterator[int]:
     try:
         yield runner.addresses[0][1]
     finally:
-        await asyncio.sleep(0.02)  # a look's connection that was accepted just now is served, and so closed
+        await asyncio.sleep(0.02)  # a probe's connection that was accepted just now is served, and so closed
         await runner.cleanup()
 
 

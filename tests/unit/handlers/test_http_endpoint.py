@@ -129,8 +129,8 @@ async def test_handler_that_was_replaced_while_nobody_called_it_has_to_answer_we
         await handler.setup(CONTEXT)
         assert await error_of(handler) is None
         assert http._answered_well
-    # A container takes longer to start again than the next look is away.
-    await eventually_async(is_seen_to_be_away, timeout_s=20, what="a look at the port")
+    # A container takes longer to start again than the next probe is away.
+    await eventually_async(is_seen_to_be_away, timeout_s=20, what="a probe of the port")
     async with answering(port, NO_LOGIN, WELL, NO_LOGIN):
         error = await error_of(handler)
         assert error is not None
@@ -162,10 +162,10 @@ async def test_status_is_the_records_though_each_answer_ends_its_connection() ->
         assert await error_of(handler) is None
         before = len(seen)
 
-        async def was_looked_at() -> bool:
+        async def was_probed() -> bool:
             return len(seen) >= before + 2
 
-        await eventually_async(was_looked_at, timeout_s=20, what="two looks at the port")
+        await eventually_async(was_probed, timeout_s=20, what="two probes of the port")
         error = await error_of(handler)
         assert error is not None
         assert not is_endpoints(error)
@@ -197,6 +197,6 @@ async def test_looks_at_the_port_end_with_teardown() -> None:
             pass
 
         async def have_ended() -> bool:
-            return not any("_look" in repr(task.get_coro()) for task in asyncio.all_tasks() - before)
+            return not any("_probe" in repr(task.get_coro()) for task in asyncio.all_tasks() - before)
 
-        await eventually_async(have_ended, timeout_s=20, what="the looks to end")
+        await eventually_async(have_ended, timeout_s=20, what="the probes to end")

@@ -1,4 +1,4 @@
-"""A handler that cannot be had is refused with a message that tells its author where to look."""
+"""A handler that cannot be loaded is refused with a message that names the place of the error."""
 
 from __future__ import annotations
 

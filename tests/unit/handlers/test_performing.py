@@ -77,7 +77,7 @@ def test_batch_has_a_result_for_each_record() -> None:
 @pytest.mark.parametrize(("answer", "named"), [({"total": 3}, "dict"), (bytearray(b"x"), "bytearray")])
 def test_result_that_only_looks_like_several_outputs_is_named(answer: object, named: str) -> None:
     with pytest.raises(OutputRefused, match=f"the handler returned a value of type {named}; return None"):
-        Outputs(["out"]).of(answer)
+        Outputs(["out"]).records_in(answer)
 
 
 def test_bad_part_of_a_batch_is_its_own_records_failure() -> None:
@@ -151,7 +151,7 @@ async def test_time_out_of_the_handlers_own_is_an_ordinary_error() -> None:
     assert kinds(await performer(handle).perform_async([record(0)])) == ["exhausted"]
 
 
-async def test_handler_that_raises_cancelled_error_by_itself_only_fails_its_record() -> None:
+async def test_handler_that_raises_cancelled_error_on_its_own_only_fails_its_record() -> None:
     async def handle(_: Record) -> None:
         raise asyncio.CancelledError
 

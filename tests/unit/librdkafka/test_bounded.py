@@ -77,7 +77,7 @@ def test_partitions_that_are_read_already_are_done_at_once(monkeypatch: pytest.M
 class Corrupt(Client):
     """librdkafka's consumer of two partitions: data of the second cannot be read, and it goes on behind them.
 
-    As the real one it remembers a pause across assignments.
+    Like librdkafka, it remembers a pause across assignments.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -120,11 +120,11 @@ def test_unreadable_data_end_the_reading_when_all_other_partitions_are_done(monk
     assert client.sought == bounded.UNREADABLE_TRIES - 1
     assert client.paused == {1}
     next(reader.read({PARTS[1]: (5, 100)}))
-    assert not client.paused, "the next reading would wait for a partition of which nothing comes"
+    assert not client.paused, "the next pass would wait permanently for a paused partition"
 
 
 class Refusing:
-    """librdkafka's consumer where something is not allowed: what its answers carry, and what it tells besides."""
+    """librdkafka's consumer without a permission: its responses, and its other events."""
 
     def __init__(self, answered: int, told: int | None = None, *, of_each: bool = False) -> None:
         self._answered, self._told, self._of_each = answered, told, of_each

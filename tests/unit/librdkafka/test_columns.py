@@ -36,11 +36,11 @@ def test_columns_are_those_of_the_records_and_tombstones_are_none(run: Run) -> N
 def test_columns_make_no_records_and_records_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def note(part: TopicPartition, run: list[Message]) -> list[object]:
+    def record(part: TopicPartition, run: list[Message]) -> list[object]:
         made.append(len(run))
         return list(fetched_records(part, run))
 
-    monkeypatch.setattr(fetched, "fetched_records", note)
+    monkeypatch.setattr(fetched, "fetched_records", record)
     run = FetchedRun(PART, messages())
     assert (len(run.values()), run.next_offset, made) == (3, 10, [])
     assert run.records is run.records

@@ -55,7 +55,7 @@ def filled() -> Record:
 @pytest.fixture(autouse=True)
 def fresh_habits(monkeypatch: pytest.MonkeyPatch) -> Habits:
     habits = FetchedRecord.habits
-    for name, value in (("fill", False), ("handed", 0), ("readings", 0)):
+    for name, value in (("fill", False), ("handed", 0), ("reads", 0)):
         monkeypatch.setattr(habits, name, value)
     return habits
 
@@ -116,9 +116,9 @@ def test_timestamp_type_is_no_field_and_reading_it_changes_nothing(
     fetched: Callable[[], Record], fresh_habits: Habits
 ) -> None:
     record = fetched()
-    kind, readings = type(record), fresh_habits.readings
+    kind, reads = type(record), fresh_habits.reads
     assert record.timestamp_type is TimestampType.CREATE_TIME
-    assert (type(record), fresh_habits.readings) == (kind, readings), "filled records would answer no sooner"
+    assert (type(record), fresh_habits.reads) == (kind, reads), "filled records would answer no sooner"
     assert "timestamp_type" not in dataclasses.asdict(record)
     assert "timestamp_type" not in repr(record)
     other = fetched_records(
@@ -178,10 +178,10 @@ def test_unknown_attributes_are_refused(fetched: Callable[[], Record]) -> None:
         fetched().colour = "red"  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("readings", "fills"), [(0, False), (1, False), (3, True), (8, True)])
-def test_records_are_filled_once_their_handler_is_seen_to_read_them(readings: int, fills: bool) -> None:
-    """And not because of the few readings of the loop itself."""
-    fields = [field.name for field in dataclasses.fields(Record)][:readings]
+@pytest.mark.parametrize(("reads", "fills"), [(0, False), (1, False), (3, True), (8, True)])
+def test_records_are_filled_once_their_handler_is_seen_to_read_them(reads: int, fills: bool) -> None:
+    """And not because of the few reads of the loop itself."""
+    fields = [field.name for field in dataclasses.fields(Record)][:reads]
     for _ in range(3):
         run = fetched_records(ONE, messages(HABIT_RECORDS))
         assert (run[0].offset, run[-1].offset) == (7, 6 + HABIT_RECORDS)
@@ -201,22 +201,22 @@ def test_handler_that_replaces_fields_gets_filled_records() -> None:
 def test_other_threads_may_look_at_a_record_while_it_becomes_a_plain_one() -> None:
     """The watchdog tells which record hangs, whatever the handler does with it just then."""
     run = fetched_records(ONE, messages(20_000))
-    looked: list[tuple[int, ...]] = []
+    seen: list[tuple[int, ...]] = []
     failed: list[BaseException] = []
     here: list[Record] = [run[0]]
     done = threading.Event()
 
-    def look() -> None:
+    def read() -> None:
         try:
             while not done.is_set():
                 record = here[0]
-                looked.append((len(record.topic), record.partition, record.attempt))
+                seen.append((len(record.topic), record.partition, record.attempt))
         except BaseException as error:
             failed.append(error)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
-    watcher = threading.Thread(target=look)
+    watcher = threading.Thread(target=read)
     watcher.start()
     try:
         for record in run:
@@ -227,4 +227,4 @@ def test_other_threads_may_look_at_a_record_while_it_becomes_a_plain_one() -> No
         done.set()
         watcher.join()
     assert not failed
-    assert set(looked) <= {(1, 3, 0)}
+    assert set(seen) <= {(1, 3, 0)}

@@ -46,7 +46,7 @@ def test_refused_passwords_are_not_tried_hotly() -> None:
     assert connection_config(connection(sasl=sasl))["reconnect.backoff.max.ms"] >= 10_000
 
 
-def test_librdkafka_never_joins_commits_or_resets_by_itself() -> None:
+def test_librdkafka_never_joins_commits_or_resets_on_its_own() -> None:
     config = consumer_config(connection(), "g", "read_committed", {"queued.min.messages": "500"})
     assert config["enable.auto.commit"] is False
     assert config["enable.auto.offset.store"] is False
@@ -100,11 +100,11 @@ def test_forbidden_settings_are_refused_with_all_names() -> None:
 def test_statistics_callback_that_raises_is_logged_and_reading_continues(caplog: pytest.LogCaptureFixture) -> None:
     told: list[str] = []
 
-    def note(statistics: str) -> None:
+    def record(statistics: str) -> None:
         told.append(statistics)
         raise ValueError("mine")
 
-    config = observation_config(note, 20, "fetch", 7)
+    config = observation_config(record, 20, "fetch", 7)
     assert (config["debug"], config["log_level"]) == ("fetch", 7)
     consumer = confluent_kafka.Consumer({"group.id": "g", **config, "log_level": 0})
     try:

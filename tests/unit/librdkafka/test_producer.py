@@ -114,7 +114,7 @@ def test_producer_continues_with_a_new_client_after_a_fatal_error(clients: list[
     send(producer)
     producer.flush(1.0)
     assert producer.flush(1.0) == 0
-    assert len(clients) == 1, "made anew only when something is sent"
+    assert len(clients) == 1, "created again only when something is sent"
     again = send(producer)
     assert producer.flush(1.0) == 0
     assert (again.done, again.error) == (True, None)

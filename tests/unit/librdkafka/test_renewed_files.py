@@ -41,7 +41,7 @@ class Renewal:
         self.thread = FetchThread(
             {**self.config, "group.id": "g", "auto.offset.reset": "error"},
             name="fetch-test",
-            on_turn=threading.Event().set,
+            on_released=threading.Event().set,
             clock=SystemClock(),
         )
 
@@ -56,7 +56,7 @@ class Renewal:
 
 @pytest.fixture
 def renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Renewal]:
-    # So often does the thread look after its trouble while nobody reads.
+    # So often does the thread handle its trouble while nobody reads.
     monkeypatch.setattr(fetch_module, "SERVE_S", 0.05)
     made = Renewal(tmp_path)
     made.thread.start()
@@ -73,7 +73,7 @@ def test_failing_data_plane_reconnects_with_renewed_files(renewal: Renewal, capl
     caplog.set_level(logging.INFO)
     eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     renewal.renew()
-    eventually(told(caplog, "the data plane is replaced"), timeout_s=PATIENCE_S, what="the renewal to be used")
+    eventually(told(caplog, "librdkafka's consumer is replaced"), timeout_s=PATIENCE_S, what="the renewal to be used")
 
 
 def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
@@ -82,10 +82,10 @@ def test_renewal_that_cannot_be_used_leaves_the_data_plane_as_it_is(
     caplog.set_level(logging.INFO)
     eventually(lambda: renewal.thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     renewal.file.write_text("no certificate")
-    eventually(told(caplog, "renewed TLS files are of no use"), timeout_s=PATIENCE_S, what="the refusal to be told")
+    eventually(told(caplog, "renewed TLS files cannot be used"), timeout_s=PATIENCE_S, what="the refusal to be told")
     assert renewal.thread.alive
     renewal.renew()
-    eventually(told(caplog, "the data plane is replaced"), timeout_s=PATIENCE_S, what="the next renewal to be used")
+    eventually(told(caplog, "librdkafka's consumer is replaced"), timeout_s=PATIENCE_S, what="the next renewal in use")
 
 
 def test_producer_that_is_refused_gives_up_open_sends_and_reconnects(
@@ -131,14 +131,14 @@ def test_idle_producer_reconnects_after_any_error(renewal: Renewal, caplog: pyte
 
 @pytest.fixture
 def producer(renewal: Renewal, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> RecordProducer:
-    """One that has met no error, and looks at its files with each call."""
-    monkeypatch.setattr(added_authorities, "LOOK_S", 0.0)
+    """One that has met no error, and checks its files with each call."""
+    monkeypatch.setattr(added_authorities, "CHECK_INTERVAL_S", 0.0)
     caplog.set_level(logging.INFO)
     return RecordProducer({**renewal.config, "bootstrap.servers": "127.0.0.1:1"})
 
 
 def use(producer: RecordProducer) -> None:
-    """Have a producer look at its files, without an error: that the broker is away is none here."""
+    """Have a producer check its files, without an error: that the broker is away is none here."""
     producer._had_error = False
     producer.flush(0)
 
@@ -192,7 +192,7 @@ def test_unreadable_authorities_are_compared_once_they_are_whole(
     renewal.add()
     use(producer)
     assert told(caplog, "the producer is replaced")()
-    assert not told(caplog, "of no use")()
+    assert not told(caplog, "cannot be used")()
 
 
 def test_record_in_flight_is_never_given_up_for_an_added_authority(
@@ -223,7 +223,7 @@ def test_own_certificate_that_changes_with_the_authorities_waits_until_the_old_i
     watch = added_authorities.AddedAuthorities({**renewal.config, "ssl.certificate.location": str(certificate)})
     renewal.add()
     certificate.write_text("another")
-    assert not watch.due(1.0)
+    assert not watch.were_added(1.0)
 
 
 def test_authorities_of_several_files_are_given_to_librdkafka_as_one_text(tmp_path: Path) -> None:
@@ -250,13 +250,13 @@ def test_data_plane_follows_authorities_of_several_files(
     thread = FetchThread(
         {**renewal.config, "ssl.ca.location": str(tmp_path / "*.crt"), "group.id": "g", "auto.offset.reset": "error"},
         name="fetch-several",
-        on_turn=threading.Event().set,
+        on_released=threading.Event().set,
         clock=SystemClock(),
     )
     thread.start()
     eventually(lambda: thread.last_error is not None, timeout_s=PATIENCE_S, what="trouble")
     (tmp_path / "another.crt").write_bytes(renewal.file.read_bytes())
-    eventually(told(caplog, "the data plane is replaced"), timeout_s=PATIENCE_S, what="the new file to be used")
+    eventually(told(caplog, "librdkafka's consumer is replaced"), timeout_s=PATIENCE_S, what="the new file to be used")
     for file in tmp_path.glob("*.crt"):
         file.unlink()
     eventually(told(caplog, "holds a PEM certificate"), timeout_s=PATIENCE_S, what="the missing files to be told")

@@ -60,7 +60,7 @@ def test_files_that_cannot_be_read_leave_the_last_password(tmp_path: Path) -> No
 def test_unusable_value_leaves_the_last_login_and_is_no_mistake_of_the_settings(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
-    """The Secret's owner mends it; a ValueError here would end the worker, or refuse its revision."""
+    """The Secret's owner corrects it; a ValueError here would end the worker, or refuse its revision."""
     settings = connection(mounted(tmp_path)).sasl
     assert settings is not None
     (tmp_path / name).write_bytes(content)

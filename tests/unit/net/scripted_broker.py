@@ -1,8 +1,8 @@
 """A broker that speaks real bytes on a loopback port and says what a test tells it to say.
 
 For each API a test gives a function from what was asked to an answer: a response, raw bytes, SILENT or HANG_UP.
-ApiVersions is answered by itself. Gaps: one thread for each connection, no batching, no state, no API has a default
-besides ApiVersions and Metadata.
+ApiVersions is answered on its own. Gaps: one thread for each connection, no batching, no state, no API has a default
+in addition to ApiVersions and Metadata.
 """
 
 from __future__ import annotations

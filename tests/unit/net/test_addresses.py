@@ -36,8 +36,8 @@ def test_what_is_no_address_is_named(text: str) -> None:
         parse_address(text)
 
 
-def settings(*texts: str, tls: bool = False) -> ConnectionSettings:
-    return ConnectionSettings(bootstrap_servers=texts, client_id="c", tls=TlsSettings() if tls else None)
+def settings(*strings: str, tls: bool = False) -> ConnectionSettings:
+    return ConnectionSettings(bootstrap_servers=strings, client_id="c", tls=TlsSettings() if tls else None)
 
 
 def test_one_text_may_list_several_addresses() -> None:

@@ -184,19 +184,19 @@ def test_name_with_a_dead_and_a_living_address_is_reached(monkeypatch: pytest.Mo
         assert client.call(BrokerAddress("both.example", 1), LIST_GROUPS, timeout_s=PATIENCE_S) == NO_GROUPS
 
 
-def test_backoff_doubles_to_its_limit_with_jitter_and_starts_anew_after_success() -> None:
+def test_backoff_doubles_to_its_limit_with_jitter_and_starts_again_after_success() -> None:
     pause = ReconnectPause(
         settings(dead_address(), reconnect_backoff_ms=100, reconnect_backoff_max_ms=1_500), random.Random(1)
     )
     delays = []
     for _ in range(50):
-        pause.failed(ConnectFailed("x"), now=100.0)
+        pause.record_failure(ConnectFailed("x"), now=100.0)
         delays.append(pause.retry_at - 100.0)
     for delay, middle in zip(delays, [0.1, 0.2, 0.4, 0.8, *[1.5] * 46], strict=True):
         assert 0.8 * middle <= delay <= 1.2 * middle
     assert len(set(delays[4:])) > 40
     pause.succeeded()
-    pause.failed(ConnectFailed("x"), now=100.0)
+    pause.record_failure(ConnectFailed("x"), now=100.0)
     assert pause.retry_at - 100.0 <= 0.12
 
 

@@ -117,7 +117,7 @@ def test_answer_may_be_as_long_as_its_api_needs_and_no_longer() -> None:
         with ScriptedBroker() as broker, connected(broker.address) as client:
             size = longest + 1
             broker.on(type(request), lambda _, size=size: Raw(struct.pack(">i", size)))  # type: ignore[misc]
-            with pytest.raises(MalformedResponse, match=f"{longest + 1} bytes, at most {longest} are allowed"):
+            with pytest.raises(MalformedResponse, match=f"{longest + 1} bytes, above the limit of {longest}"):
                 client.call(broker.address, request, timeout_s=PATIENCE_S)
 
 

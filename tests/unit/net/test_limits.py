@@ -1,4 +1,4 @@
-"""Bounds on what the answers of a broker cost the client: connections, threads, and the brokers that it believes."""
+"""Bounds on what the answers of a broker cost the client: connections, threads, and the brokers that it accepts."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_token_that_never_comes_ends_the_call_in_time(broker: ScriptedBroker) ->
     try:
         with (
             connected(broker.address, sasl=sasl(callback), connect_timeout_ms=100) as client,
-            pytest.raises(TokenUnavailable, match=r"no token to log in at broker .* after 0\.1 s"),
+            pytest.raises(TokenUnavailable, match=r"no token for the login at broker .* after 0\.1 s"),
         ):
             client.call(broker.address, LIST_GROUPS, timeout_s=PATIENCE_S)
     finally:

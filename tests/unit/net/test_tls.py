@@ -95,7 +95,7 @@ def test_client_certificate_is_shown_where_the_broker_wants_one(pairs: dict[str,
     ("serves", "trusts", "complaint", "reason"),
     [
         ("broker", "elsewhere", "not trusted: .*self-signed.*CA file", "CertificateNotTrusted"),
-        ("elsewhere", "elsewhere", "not trusted: .*mismatch.*issued for 127.0.0.1", "HostNameMismatch"),
+        ("elsewhere", "elsewhere", "not trusted: .*mismatch.*also names 127.0.0.1", "HostNameMismatch"),
     ],
     ids=["unknown authority", "other host name"],
 )

@@ -142,7 +142,7 @@ def test_rejected_token_is_not_used_again(source: TokenSource, provider: Provide
     assert provider.given == 1
     clock.now += REJECTED_PAUSE_S
     assert outcome(source) == "token-2"
-    source.reject(refused, AuthenticationFailed("late news of the first"))
+    source.reject(refused, AuthenticationFailed("late refusal of the first"))
     assert outcome(source) == "token-2"
 
 
@@ -159,7 +159,7 @@ def test_attempt_that_never_ends_is_given_up_and_only_a_few_may_hang_at_a_time(
         clock.now += STUCK_S + 1
         late = source.request(lambda: None)
         assert late.done
-        assert "have not come to their end" in str(late.result)
+        assert "have not finished" in str(late.result)
     for attempt in attempts:
         eventually(done(attempt), timeout_s=PATIENCE_S, what="all attempts to end")
     assert outcome(source).startswith("token-")
@@ -208,7 +208,7 @@ def test_expired_token_is_refused(clock: StillClock) -> None:
 
 
 def test_many_threads_with_one_source_all_get_their_answer() -> None:
-    """Network clients and librdkafka's threads share a source: no wish may be forgotten, whatever they do meanwhile."""
+    """Network clients and librdkafka's threads share a source: no request may be lost, whatever they do meanwhile."""
     clock, failing = StillClock(), itertools.count()
 
     def get() -> OAuthToken:
@@ -221,10 +221,10 @@ def test_many_threads_with_one_source_all_get_their_answer() -> None:
     answered: list[str] = []
 
     def use() -> None:
-        for turn in range(100):
+        for number in range(100):
             clock.now += 0.3
             answered.append(outcome(source))
-            if turn % 7 == 0:
+            if number % 7 == 0:
                 with suppress(NetError):  # the source may have none just now
                     source.reject(source.wait(PATIENCE_S), AuthenticationFailed("refused"))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fleet_operator.observe.interests import ObserverSettings
+from fleet_operator.observe.subscriptions import ObserverSettings
 from tests.support.waiting import eventually
 from tests.unit.observe.ears import observer_threads
 
@@ -37,6 +37,6 @@ def nobody() -> Iterator[ObserverSettings]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Observers of one test do not run on beside the next one, which counts them."""
+    """Observers of one test do not run on during the next one, which counts them."""
     yield
     eventually(lambda: not observer_threads(), timeout_s=30, what="the observers of this test to end")

@@ -15,7 +15,7 @@ class Ear:
     def __init__(self) -> None:
         self.clusters: list[Key] = []
         self.groups: list[tuple[Key, bool]] = []
-        self.looks: list[Key] = []
+        self.polls: list[Key] = []
 
     def cluster_changed(self, cluster: Key) -> None:
         self.clusters.append(cluster)
@@ -23,14 +23,14 @@ class Ear:
     def group_changed(self, group: Key, *, urgent: bool) -> None:
         self.groups.append((group, urgent))
 
-    def looked(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
+    def cluster_polled(self, cluster: Key, observation: ClusterObservation, seconds: float) -> None:
         assert seconds >= 0.0
-        self.looks.append(cluster)
+        self.polls.append(cluster)
 
     def clear(self) -> None:
         self.clusters.clear()
         self.groups.clear()
-        self.looks.clear()
+        self.polls.clear()
 
 
 def observer_threads() -> list[threading.Thread]:

@@ -1,4 +1,4 @@
-"""A Kafka cluster in memory that answers what a look asks, through the codec, and counts the requests.
+"""A Kafka cluster in memory that answers what a poll asks, through the codec, and counts the requests.
 
 It stands where the network client stands. Supported: ApiVersions, ListGroups, DescribeGroups, OffsetFetch, ListOffsets
 and DescribeConfigs of topics, each for existing objects only; nothing ever fails or moves, except what a test moves.
@@ -96,9 +96,9 @@ class ScriptedCluster:
     group_types: dict[str, str] = field(default_factory=dict)
     """Types of groups in ListGroups, where they are others than the classic one."""
     other_listed: dict[int, int] = field(default_factory=dict)
-    """Number of groups of nobody here that each broker lists besides."""
+    """Number of further groups, without a ConsumerGroup, that each broker lists."""
     broker_configs: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Settings of brokers, beside `configs`."""
+    """Settings of brokers, next to `configs`."""
     asked: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Number of requests of each kind to each broker."""
     listed: int = 0
@@ -199,8 +199,10 @@ class ScriptedCluster:
             if self.coordinator(name) == node and (not wanted or state in wanted)
         )
         others = (f"other-{node}-{number}" for number in range(self.other_listed.get(node, 0)))
-        beside = tuple(ListedGroup(group_id=name, protocol_type="consumer", group_state="Stable") for name in others)
-        return ListGroupsResponse(error_code=0, groups=(*groups, *beside))
+        other_types = tuple(
+            ListedGroup(group_id=name, protocol_type="consumer", group_state="Stable") for name in others
+        )
+        return ListGroupsResponse(error_code=0, groups=(*groups, *other_types))
 
     def features(self, _node: int, _request: ApiVersionsRequest) -> Response:
         feature = ApiVersionsFinalizedFeature(name="metadata.version", max_version_level=29, min_version_level=7)

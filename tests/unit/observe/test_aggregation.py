@@ -1,4 +1,4 @@
-"""From answers to observations: unknown stays unknown, history reaches back, news is told from noise."""
+"""From answers to observations: unknown stays unknown, history reaches back, changes are told from noise."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from fleet_consumer.wire.offsets import (
 from fleet_operator.observe import aggregation
 from fleet_operator.observe.aggregation import GroupFacts, TopicLog
 from fleet_operator.observe.changes import differs, moved
-from fleet_operator.observe.group_aggregation import GROUP_DOUBT_SECONDS, aggregate_group
+from fleet_operator.observe.group_aggregation import GROUP_UNCONFIRMED_SECONDS, aggregate_group
 from fleet_operator.planning.observation import (
     GroupObservation,
     ManagedTopic,
     MemberObservation,
     OffsetSample,
+    OpenTransaction,
     RetryObservation,
-    believed_group,
+    last_known_group,
 )
-from fleet_operator.planning.transactions import OpenTransaction
 
 KEY = ("flights", 0)
 
@@ -86,7 +86,7 @@ def test_group_that_answers_is_mirrored() -> None:
 def test_failed_records_are_counted_when_every_partition_could_be_asked(
     ends: dict[int, int], starts: dict[int, int], counted: tuple[int | None, int | None]
 ) -> None:
-    """Without one partition, or with the start of a topic that was made anew, failures would be hidden."""
+    """Without one partition, or with the start of a topic that was created again, failures would be hidden."""
     ends_of, starts_of = ({("f", number): at for number, at in told.items()} for told in (ends, starts))
     failed = TopicLog(ends=ends_of, starts=starts_of)
     facts = GroupFacts("g", 1, described(), {}, failed=failed, failed_partitions=2)
@@ -114,20 +114,20 @@ def test_group_that_does_not_exist_yet_is_dead() -> None:
 def test_unobservable_group_keeps_its_last_values_and_reports_the_reason() -> None:
     last = GroupObservation(group_id="g", observed_at=50.0, state="Stable", committed={KEY: 7})
     seen = aggregate_group(GroupFacts("g", error="CoordinatorLoadInProgress"), last, 100.0)
-    assert seen == replace(last, error="CoordinatorLoadInProgress", failing_since=100.0, doubtful=True)
+    assert seen == replace(last, error="CoordinatorLoadInProgress", failing_since=100.0, unconfirmed=True)
 
 
 def test_unobservable_group_is_urgent_only_when_it_lasts() -> None:
     good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", committed={KEY: 7})
     moving = GroupFacts("g", error="CoordinatorLoadInProgress")
     first = aggregate_group(moving, good, 100.0)
-    later = aggregate_group(moving, first, 100.0 + GROUP_DOUBT_SECONDS - 1)
-    lasting = aggregate_group(moving, later, 100.0 + GROUP_DOUBT_SECONDS)
-    assert [seen.doubtful for seen in (first, later, lasting)] == [True, True, False]
+    later = aggregate_group(moving, first, 100.0 + GROUP_UNCONFIRMED_SECONDS - 1)
+    lasting = aggregate_group(moving, later, 100.0 + GROUP_UNCONFIRMED_SECONDS)
+    assert [seen.unconfirmed for seen in (first, later, lasting)] == [True, True, False]
     assert not differs(good, first)
     assert not differs(first, later)
     assert differs(later, lasting)
-    assert not aggregate_group(moving, None, 100.0).doubtful
+    assert not aggregate_group(moving, None, 100.0).unconfirmed
 
 
 def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> None:
@@ -138,15 +138,15 @@ def test_partition_without_a_leader_shows_as_unknown_only_when_it_lasts() -> Non
 
     good = seen_with(TopicLog(ends={KEY: 9}, starts={KEY: 2}), None, 95.0)
     first = seen_with(TopicLog(), good, 100.0)
-    later = seen_with(TopicLog(), first, 100.0 + GROUP_DOUBT_SECONDS - 1)
-    lasting = seen_with(TopicLog(), later, 100.0 + GROUP_DOUBT_SECONDS)
+    later = seen_with(TopicLog(), first, 100.0 + GROUP_UNCONFIRMED_SECONDS - 1)
+    lasting = seen_with(TopicLog(), later, 100.0 + GROUP_UNCONFIRMED_SECONDS)
     assert [seen.end_offsets for seen in (first, later, lasting)] == [{}, {}, {}]
-    shown = [believed_group(seen) for seen in (first, later, lasting)]
+    shown = [last_known_group(seen) for seen in (first, later, lasting)]
     assert [seen.end_offsets for seen in shown] == [{KEY: 9}, {KEY: 9}, {}]
     assert [seen.log_starts for seen in shown] == [{KEY: 2}, {KEY: 2}, {}]
     assert not moved(first, later)
     assert moved(later, lasting)
-    assert believed_group(good) is good
+    assert last_known_group(good) is good
     again = seen_with(TopicLog(ends={KEY: 12}, starts={KEY: 2}), later, 120.0)
     assert (again.missing_ends, again.end_offsets) == ({}, {KEY: 12})
 
@@ -155,8 +155,20 @@ def test_end_that_was_last_known_before_an_outage_of_the_group_is_not_shown() ->
     good = GroupObservation(group_id="g", observed_at=95.0, state="Stable", end_offsets={KEY: 9})
     lasting = replace(good, error="CoordinatorNotAvailable", failing_since=20.0)
     assert aggregate_group(GroupFacts("g", 1, described(), {KEY: 7}), lasting, 100.0).missing_ends == {}
-    moved = replace(lasting, doubtful=True)
+    moved = replace(lasting, unconfirmed=True)
     assert aggregate_group(GroupFacts("g", 1, described(), {KEY: 7}), moved, 100.0).missing_ends.keys() == {KEY}
+
+
+def test_clock_that_is_set_back_does_not_prolong_an_unconfirmed_state() -> None:
+    """Decisions wait during that time, and no status shows the failure."""
+    good = GroupObservation(group_id="g", observed_at=7295.0, state="Stable", end_offsets={KEY: 9})
+    moving, silent = GroupFacts("g", error="CoordinatorLoadInProgress"), GroupFacts("g", 1, described(), {KEY: 7})
+    for facts in (moving, silent):
+        first = aggregate_group(facts, good, 7300.0)
+        later = aggregate_group(facts, first, 100.0)
+        lasting = aggregate_group(facts, later, 100.0 + GROUP_UNCONFIRMED_SECONDS)
+        unconfirmed = [seen.unconfirmed or bool(seen.missing_ends) for seen in (first, later, lasting)]
+        assert unconfirmed == [True, True, False]
 
 
 def test_group_that_was_never_seen_is_unknown_not_empty() -> None:
@@ -224,20 +236,20 @@ def test_due_records_are_urgent_only_without_workers() -> None:
 
 
 def test_commit_beyond_the_end_counts_once_it_is_old() -> None:
-    """A commit of this moment may be newer than the end that was asked for beside it."""
+    """A commit of this moment may be newer than the end that was asked for next to it."""
 
-    def look(last: GroupObservation | None, committed: int, end: int) -> GroupObservation:
+    def poll(last: GroupObservation | None, committed: int, end: int) -> GroupObservation:
         log = TopicLog(ends={KEY: end}, starts={KEY: 0})
         return aggregate_group(GroupFacts("g", 1, described(), {KEY: committed}, log), last, 1.0)
 
-    good = look(None, 90, 100)
+    good = poll(None, 90, 100)
     assert good.beyond_end == frozenset()
-    moving = look(good, 103, 101)
+    moving = poll(good, 103, 101)
     assert moving.beyond_end == frozenset()
-    assert look(moving, 110, 105).beyond_end == frozenset()
-    assert look(moving, 103, 5).beyond_end == {KEY}, "the topic was made anew"
-    assert look(None, 103, 5).beyond_end == {KEY}, "nothing is known of its age"
-    assert look(look(None, 103, 5), 5, 5).beyond_end == frozenset()
+    assert poll(moving, 110, 105).beyond_end == frozenset()
+    assert poll(moving, 103, 5).beyond_end == {KEY}, "the topic was created again"
+    assert poll(None, 103, 5).beyond_end == {KEY}, "nothing is known of its age"
+    assert poll(poll(None, 103, 5), 5, 5).beyond_end == frozenset()
 
 
 def test_right_to_be_a_member_is_known_where_the_broker_says_so() -> None:
@@ -252,7 +264,7 @@ def test_right_to_be_a_member_is_known_where_the_broker_says_so() -> None:
         assert aggregation.may_read(unknown) is None
 
 
-def test_transaction_that_hangs_is_news_when_it_begins_to_when_much_more_waits_and_when_it_ends() -> None:
+def test_transaction_that_hangs_is_a_change_when_it_begins_to_when_much_more_waits_and_when_it_ends() -> None:
     def held(stood_s: float, end: int = 9) -> GroupObservation:
         opened = OpenTransaction(offset=5, since=1.0, stood_s=stood_s, end_offset=end)
         log = TopicLog(ends={KEY: 5}, starts={KEY: 0}, transactions={KEY: opened})

@@ -28,8 +28,8 @@ from fleet_consumer.wire.offsets import (
 from fleet_consumer.wire.schema import ZERO_UUID
 from fleet_consumer.wire.topics import ListOffsetsRequest, MetadataResponse
 from fleet_operator.api.v1alpha1.offsetreset import OffsetResetSpec
-from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.live_reads import commit, read_group, read_topic
+from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.backfill.ranges import RangeQuestion
 from fleet_operator.planning.offsets.targets import Targets, find_targets, time_ms
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -128,7 +128,7 @@ def test_partition_that_an_answer_to_a_reset_leaves_out_does_not_count_as_set() 
 def test_commits_in_a_topic_that_the_asked_broker_does_not_know_are_seen() -> None:
     """A request for no partitions is answered with no commits, as if the group had none."""
     cluster = ScriptedCluster(1, {("payments", 0): []}, commits={"orders": {ORDERS: 77}})
-    watched = Watched(cluster, {"orders": GroupInterest(group_id="orders", topics=("orders",))})
+    watched = Watched(cluster, {"orders": GroupSubscription(group_id="orders", topics=("orders",))})
     assert dict(watched.group("orders").committed) == {ORDERS: 77}
     cluster.logs[ORDERS] = [0] * 100
     assert dict(watched.group("orders").committed) == {ORDERS: 77}

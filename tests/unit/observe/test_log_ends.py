@@ -1,4 +1,4 @@
-"""Offsets of logs that all groups share: the history says what a look by look history would."""
+"""Offsets of logs that all groups share: the history says what a history of every poll would."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fleet_operator.observe.aggregation import HISTORY_SAMPLES_MAX, History, Offsets, TopicLog, extend_history
 from fleet_operator.observe.poll_memory import COMPARED_SECONDS, LogEnds
 from fleet_operator.planning.lag import time_behind
-from fleet_operator.planning.transactions import HANGS_S, OpenTransaction
+from fleet_operator.planning.observation import HANGS_S, OpenTransaction
 
 A, B = ("t", 0), ("t", 1)
 
@@ -26,7 +26,7 @@ def take(ends: LogEnds, now: float, **topics: Offsets) -> None:
 
 
 def compare(ends: LogEnds, clock: float, stable: Offsets, highs: Offsets, *, wall: float | None = None) -> TopicLog:
-    """A look that asks for both ends; by default both clocks show the same time."""
+    """A poll that asks for both ends; by default both clocks show the same time."""
     now = clock if wall is None else wall
     ends.take_ends(True, {"t": stable}, now)
     ends.compare({"t": stable}, {"t": highs}, now, clock)
@@ -34,22 +34,24 @@ def compare(ends: LogEnds, clock: float, stable: Offsets, highs: Offsets, *, wal
 
 
 seen_ends = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from(("both", "both", "both", "first", "made anew"))),
+    st.tuples(
+        st.integers(0, 3), st.integers(0, 2), st.sampled_from(("both", "both", "both", "first", "created again"))
+    ),
     max_size=120,
 )
-"""For each look the records that arrived in two partitions, and which of them answered."""
+"""For each poll the records that arrived in two partitions, and which of them answered."""
 
 
 @given(seen_ends)
-def test_time_behind_is_that_of_a_history_extended_at_every_look(looks: list[tuple[int, int, str]]) -> None:
+def test_time_behind_is_that_of_a_history_extended_at_every_poll(polls: list[tuple[int, int, str]]) -> None:
     """Invariants: where nothing changes the newest sample may be older, and says the same; all others are equal."""
-    shared, each_look = LogEnds(), dict[tuple[str, int], tuple[object, ...]]()
+    shared, each_poll = LogEnds(), dict[tuple[str, int], tuple[object, ...]]()
     plain: History = {}
     ends = {A: 0, B: 0}
     now = 1000.0
-    for first, second, answered in looks:
+    for first, second, answered in polls:
         now += 5.0
-        ends = {A: ends[A] + first, B: ends[B] + second} if answered != "made anew" else {A: first, B: second}
+        ends = {A: ends[A] + first, B: ends[B] + second} if answered != "created again" else {A: first, B: second}
         read = dict(ends) if answered != "first" else {A: ends[A]}
         plain = extend_history(plain, read, now)
         take(shared, now, t=read)
@@ -57,7 +59,7 @@ def test_time_behind_is_that_of_a_history_extended_at_every_look(looks: list[tup
         assert found.ends == read
         assert found.history.keys() == plain.keys()
         for key, samples in plain.items():
-            each_look[key] = samples
+            each_poll[key] = samples
             assert len(found.history[key]) <= HISTORY_SAMPLES_MAX
             assert [s.end_offset for s in found.history[key]] == [s.end_offset for s in samples]
             assert found.history[key][:-1] == samples[:-1]
@@ -65,7 +67,7 @@ def test_time_behind_is_that_of_a_history_extended_at_every_look(looks: list[tup
                 assert time_behind(offset, found.history[key], now) == time_behind(offset, samples, now)
 
 
-def test_history_outlives_a_look_in_which_the_partition_or_its_topic_did_not_answer() -> None:
+def test_history_outlives_a_poll_in_which_the_partition_or_its_topic_did_not_answer() -> None:
     """The time behind is as exact after a change of leaders as before."""
     ends = LogEnds()
     take(ends, 0.0, t={A: 7, B: 3})
@@ -192,7 +194,7 @@ def test_both_ends_of_a_topic_are_compared_from_time_to_time_whoever_asks() -> N
     assert ends.due_comparisons(["t"], 5.0 + COMPARED_SECONDS) == {"t"}
 
 
-def test_only_topics_of_interest_are_remembered() -> None:
+def test_only_topics_of_subscriptions_are_remembered() -> None:
     ends = LogEnds()
     take(ends, 1.0, t={A: 7}, other={("other", 0): 1})
     ends.take_starts({"t": {A: 0}, "other": {("other", 0): 0}})

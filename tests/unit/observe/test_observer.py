@@ -21,31 +21,31 @@ from fleet_consumer.net import (
     TokenUnavailable,
 )
 from fleet_operator.observe.changes import Observed
-from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import (
-    DOUBT_PAUSE_SECONDS,
     REST_FACTOR,
+    UNCONFIRMED_PAUSE_SECONDS,
     ObserverStoppedError,
     failure,
     pause_of_failure,
 )
 from fleet_operator.observe.observer_memory import (
-    DOUBT_SECONDS,
     HURRY_MAX_SECONDS,
     INTERVAL_SECONDS_MAX,
+    OUTAGE_SECONDS,
     GroupPart,
     ObserverMemory,
     pause_s,
 )
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.observe.subscriptions import GroupSubscription, ObserverSettings
 from fleet_operator.planning.observation import (
     ClusterObservation,
     GroupObservation,
     MemberObservation,
     RetryObservation,
-    believed,
+    last_known,
 )
-from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
+from fleet_operator.reconcilers.kafkacluster import FIXED_BY_SECRETS
 from tests.support.waiting import eventually_async
 from tests.unit.observe.ears import Ear, observer_threads
 
@@ -60,15 +60,15 @@ def seen(state: str, error: str | None = None) -> ClusterObservation:
 
 
 def part() -> GroupPart:
-    return GroupPart(patterns=False, interests=interests())
+    return GroupPart(patterns=False, subscriptions=subscriptions())
 
 
-def interests() -> dict[str, GroupInterest]:
-    return {"g": GroupInterest(group_id="g", topics=("t",))}
+def subscriptions() -> dict[str, GroupSubscription]:
+    return {"g": GroupSubscription(group_id="g", topics=("t",))}
 
 
 @pytest.mark.parametrize(
-    ("looked", "pause"),
+    ("polled", "pause"),
     [
         (seen("Stable"), 5.0),
         (seen("PreparingRebalance"), 5.0),
@@ -77,9 +77,9 @@ def interests() -> dict[str, GroupInterest]:
         (ClusterObservation(observed_at=0.0, reachable=True), 1.0),
     ],
 )
-def test_groups_that_looks_have_not_seen_are_looked_at_more_often(looked: ClusterObservation, pause: float) -> None:
+def test_groups_that_polls_have_not_seen_are_polled_more_often(polled: ClusterObservation, pause: float) -> None:
     """States of the others are merge_states at each second."""
-    assert pause_s(part(), 5.0, looked, 0.0) == pause
+    assert pause_s(part(), 5.0, polled, 0.0) == pause
 
 
 def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> None:
@@ -94,27 +94,27 @@ def test_group_that_can_never_be_asked_does_not_keep_the_pace_up_for_ever() -> N
 @pytest.mark.parametrize(
     ("interval", "asleep", "pause"), [(5.0, False, 5.0), (60.0, False, 10.0), (5.0, True, 2.0), (1.0, True, 1.0)]
 )
-def test_scaled_groups_are_looked_at_often_enough_and_sleeping_ones_more(
+def test_scaled_groups_are_polled_often_enough_and_sleeping_ones_more(
     interval: float, asleep: bool, pause: float
 ) -> None:
-    wished = {"g": replace(interests()["g"], scaled=True, asleep=asleep)}
-    assert pause_s(GroupPart(False, wished), interval, seen("Empty" if asleep else "Stable"), 0.0) == pause
+    subscribed = {"g": replace(subscriptions()["g"], scaled=True, asleep=asleep)}
+    assert pause_s(GroupPart(False, subscribed), interval, seen("Empty" if asleep else "Stable"), 0.0) == pause
 
 
 @pytest.mark.parametrize(("due_in", "pause"), [(2.5, 2.5), (0.2, 1.0), (-60.0, 1.0), (90.0, 5.0), (None, 5.0)])
 def test_unattended_due_time_is_not_slept_through(due_in: float | None, pause: float) -> None:
     flow = RetryObservation(observed_at=0.0, next_due_at=due_in)
     stable = GroupObservation(group_id="g", observed_at=0.0, state="Stable", retry=flow)
-    looked = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
-    assert pause_s(part(), 5.0, looked, 0.0) == pause
+    polled = ClusterObservation(observed_at=0.0, reachable=True, groups={"g": stable})
+    assert pause_s(part(), 5.0, polled, 0.0) == pause
     worker = MemberObservation(member_id="m", instance_id=None, client_id="c", host="h")
-    attended = replace(looked, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
+    attended = replace(polled, groups={"g": replace(stable, retry=replace(flow, members=(worker,)))})
     assert pause_s(part(), 5.0, attended, 0.0) == 5.0
 
 
-def test_looks_become_rarer_with_their_cost_up_to_a_limit() -> None:
-    def pause(looked: ClusterObservation, all_cpu_s: float, interval: float = 5.0) -> float:
-        return pause_s(part(), interval, looked, 0.0, all_cpu_s=all_cpu_s)
+def test_polls_become_rarer_with_their_cost_up_to_a_limit() -> None:
+    def pause(polled: ClusterObservation, all_cpu_s: float, interval: float = 5.0) -> float:
+        return pause_s(part(), interval, polled, 0.0, all_cpu_s=all_cpu_s)
 
     assert [pause(seen("Stable"), cpu) for cpu in (0.1, 0.4, 8.0)] == [5.0, 8.0, INTERVAL_SECONDS_MAX]
     assert pause(seen("Stable"), 8.0, interval=60.0) == 60.0, "an interval that was chosen is not shortened"
@@ -130,65 +130,65 @@ def test_refused_credentials_are_not_repeated_quickly() -> None:
     assert pause_of_failure(refused("BrokerUnreachable"), 5.0, 0.0) == 5.0
 
 
-def test_failed_look_that_cost_much_rests_as_long_as_one_that_succeeded() -> None:
+def test_failed_poll_that_cost_much_rests_as_long_as_one_that_succeeded() -> None:
     """Brokers of a tenant may answer with megabytes, and an error at their end."""
     away = ClusterObservation(observed_at=0.0, reachable=False, reason="BrokerUnreachable")
     assert pause_of_failure(away, 15.0, 8.0) == REST_FACTOR * 8.0
 
 
-def test_one_look_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
+def test_one_poll_that_failed_proves_nothing_and_the_next_one_comes_soon() -> None:
     memory = ObserverMemory()
     assert [memory.is_proven(at, at + 1.0) for at in (0.0, 5.0, 10.0)] == [False, False, True]
     memory.merge(memory.parts.due(0.0), ClusterObservation(observed_at=0.0, reachable=True), 1.0)
     assert not memory.is_proven(60.0, 61.0)
-    assert memory.is_proven(61.0, 60.0 + DOUBT_SECONDS), "looks that hang take long enough"
-    wondering = ClusterObservation(observed_at=0.0, reachable=False, doubtful=True)
-    assert pause_of_failure(wondering, 60.0, 0.0) == DOUBT_PAUSE_SECONDS
+    assert memory.is_proven(61.0, 60.0 + OUTAGE_SECONDS), "polls that hang take long enough"
+    wondering = ClusterObservation(observed_at=0.0, reachable=False, unconfirmed=True)
+    assert pause_of_failure(wondering, 60.0, 0.0) == UNCONFIRMED_PAUSE_SECONDS
 
 
-def test_only_a_known_observation_becomes_doubtful() -> None:
-    """Before the first good look, and when a broker refuses us, the first failure is told."""
+def test_only_a_known_observation_becomes_unconfirmed() -> None:
+    """Before the first good poll, and when a broker refuses us, the first failure is told."""
     good = replace(seen("Stable"), last_good_at=1.0)
     lost, refused = Disconnected("lost"), AuthenticationFailed("refused")
-    assert failure(lost, good, 2.0, proven=False).doubtful
+    assert failure(lost, good, 2.0, proven=False).unconfirmed
     assert failure(lost, good, 2.0, proven=False).groups == good.groups
-    assert not failure(lost, good, 2.0, proven=True).doubtful
-    assert not failure(lost, None, 2.0, proven=False).doubtful
-    assert not failure(refused, good, 2.0, proven=False).doubtful
+    assert not failure(lost, good, 2.0, proven=True).unconfirmed
+    assert not failure(lost, None, 2.0, proven=False).unconfirmed
+    assert not failure(refused, good, 2.0, proven=False).unconfirmed
 
 
 def no_broker(*failures: NetError) -> AllBrokersUnreachable:
     return AllBrokersUnreachable("no broker answers", failures=failures)
 
 
-def test_refusal_beside_a_broker_that_is_away_is_the_reason_and_may_pass() -> None:
-    """Certificates are renewed broker by broker: our Secret is read again soon, and nobody is alarmed by one look."""
+def test_refusal_next_to_a_broker_that_is_away_is_the_reason_and_may_pass() -> None:
+    """Certificates are renewed broker by broker: our Secret is read again soon, and nobody is alarmed by one poll."""
     good = replace(seen("Stable"), last_good_at=1.0)
     mixed = failure(no_broker(TlsFailed("refused"), Disconnected("away")), good, 2.0, proven=False)
-    assert (mixed.reason, mixed.doubtful) == ("TlsFailed", True)
+    assert (mixed.reason, mixed.unconfirmed) == ("TlsFailed", True)
     both = failure(no_broker(TlsFailed("refused"), TlsFailed("refused")), good, 2.0, proven=False)
-    assert (both.reason, both.doubtful) == ("TlsFailed", False)
+    assert (both.reason, both.unconfirmed) == ("TlsFailed", False)
     none = failure(no_broker(), good, 2.0, proven=False)
-    assert (none.reason, none.doubtful) == ("BrokerUnreachable", True)
+    assert (none.reason, none.unconfirmed) == ("BrokerUnreachable", True)
 
 
-async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverSettings) -> None:
+async def test_failed_poll_notifies_only_after_enough_failures(nobody: ObserverSettings) -> None:
     ear = Ear()
     observers = ObserverPool(SystemClock(), ear)
-    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.watch(GROUP, CLUSTER, subscriptions()["g"])
     observers.ensure(CLUSTER, nobody)
-    post = observers._sites[CLUSTER].post
+    post = observers._slots[CLUSTER].post
     post.observer.stop()
     await asyncio.to_thread(post.observer.join, 10)
     await asyncio.sleep(0)
     ear.clusters.clear()
     ear.groups.clear()
     memory = ObserverMemory()
-    memory.change(interests())
+    memory.change(subscriptions())
 
     def take(observation: ClusterObservation) -> None:
         part = memory.parts.due(0.0)
-        observers._take(
+        observers._receive(
             post,
             memory.merge(part, observation, 0.1) if observation.reachable else memory.fail(observation, 0.1),
         )
@@ -213,17 +213,17 @@ async def test_failed_look_notifies_only_after_enough_failures(nobody: ObserverS
 async def test_unreachable_broker_notifies_once(nobody: ObserverSettings) -> None:
     ear = Ear()
     observers = ObserverPool(SystemClock(), ear)
-    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.watch(GROUP, CLUSTER, subscriptions()["g"])
     observers.ensure(CLUSTER, nobody)
-    looks: set[float] = set()
+    polls: set[float] = set()
 
-    async def three_looks() -> bool:
+    async def three_polls() -> bool:
         latest = observers.latest(CLUSTER)
         if latest:
-            looks.add(latest.observed_at)
-        return len(looks) >= 3
+            polls.add(latest.observed_at)
+        return len(polls) >= 3
 
-    await eventually_async(three_looks, timeout_s=20, what="three looks")
+    await eventually_async(three_polls, timeout_s=20, what="three polls")
     latest = observers.latest(CLUSTER)
     assert latest
     assert (latest.reachable, latest.reason, latest.last_good_at) == (False, "BrokerUnreachable", None)
@@ -258,11 +258,11 @@ async def seen_once(nobody: ObserverSettings) -> ObserverPool:
     """A pool whose observer of connection `old` has seen cluster `a`."""
     observers = ObserverPool(SystemClock(), Ear())
     observers.ensure(CLUSTER, nobody, "old")
-    observers._take(observers._sites[CLUSTER].post, Observed(observation=good(), seconds=0.1))
+    observers._receive(observers._slots[CLUSTER].post, Observed(observation=good(), seconds=0.1))
     return observers
 
 
-async def test_observer_with_renewed_credentials_begins_with_the_last_observation_in_doubt(
+async def test_observer_with_renewed_credentials_begins_with_the_last_observation_unconfirmed(
     nobody: ObserverSettings,
 ) -> None:
     """Otherwise each rotation would turn all conditions of a cluster and its groups to Unknown and back."""
@@ -271,8 +271,8 @@ async def test_observer_with_renewed_credentials_begins_with_the_last_observatio
     observers.ensure(CLUSTER, replace(nobody, sasl=login), "old")
     latest = observers.latest(CLUSTER)
     assert latest
-    assert (latest.reachable, latest.doubtful, latest.cluster_id, latest.identified) == (False, True, "a", True)
-    shown = believed(latest)
+    assert (latest.reachable, latest.unconfirmed, latest.cluster_id, latest.identified) == (False, True, "a", True)
+    shown = last_known(latest)
     assert shown
     assert (shown.reachable, shown.reason) == (True, "")
     observers.ensure(CLUSTER, replace(nobody, sasl=None, interval_seconds=9.0), "new")
@@ -289,11 +289,11 @@ async def test_observer_of_other_addresses_begins_without_an_observation(nobody:
     await observers.close()
 
 
-async def test_unreachable_cluster_is_not_in_doubt_after_a_renewal(nobody: ObserverSettings) -> None:
-    """In doubt it would be shown as reachable."""
+async def test_unreachable_cluster_is_not_unconfirmed_after_a_renewal(nobody: ObserverSettings) -> None:
+    """Unconfirmed, it would be shown as reachable."""
     observers = await seen_once(nobody)
     refused = replace(good(), reachable=False, reason="AuthenticationFailed")
-    observers._take(observers._sites[CLUSTER].post, Observed(observation=refused, seconds=0.1))
+    observers._receive(observers._slots[CLUSTER].post, Observed(observation=refused, seconds=0.1))
     observers.ensure(CLUSTER, replace(nobody, interval_seconds=9.0), "old")
     assert observers.latest(CLUSTER) is None
     await observers.close()
@@ -314,7 +314,7 @@ async def test_refusal_of_another_connection_keeps_the_cluster_id_as_unidentifie
 async def test_refusal_stands_in_for_an_observation() -> None:
     ear = Ear()
     observers = ObserverPool(SystemClock(), ear)
-    observers.watch(GROUP, CLUSTER, interests()["g"])
+    observers.watch(GROUP, CLUSTER, subscriptions()["g"])
     observers.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
     observers.refuse(CLUSTER, "SecretNotFound", "secret `x` does not exist")
     latest = observers.latest(CLUSTER)
@@ -343,22 +343,22 @@ async def test_action_runs_on_the_observers_thread_and_brings_its_error_back(nob
         await observers.act(CLUSTER, where)
 
 
-async def test_flood_of_actions_does_not_keep_looks_from_being_taken(nobody: ObserverSettings) -> None:
-    """More work than fits between two looks: looks go on while it is done."""
+async def test_flood_of_actions_does_not_keep_polls_from_being_taken(nobody: ObserverSettings) -> None:
+    """More work than fits between two polls: polls go on while it is done."""
     observers = ObserverPool(SystemClock(), Ear())
     observers.ensure(CLUSTER, nobody)
     pause = threading.Event()
-    looks: set[float] = set()
+    polls: set[float] = set()
 
     def work(_: NetworkClient) -> None:
         pause.wait(0.1)
         latest = observers.latest(CLUSTER)
         if latest:
-            looks.add(latest.observed_at)
+            polls.add(latest.observed_at)
 
     await asyncio.gather(*(observers.act(CLUSTER, work) for _ in range(25)))
     await observers.close()
-    assert len(looks) >= 2
+    assert len(polls) >= 2
 
 
 async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: ObserverSettings) -> None:
@@ -392,4 +392,4 @@ async def test_action_for_an_observer_that_is_being_stopped_is_refused(nobody: O
 )
 def test_failures_a_renewed_secret_may_fix_have_the_rereading_reason(error: NetError, reason: str) -> None:
     assert failure(error, None, 0.0).reason == reason
-    assert (reason in MENDED_BY_SECRETS) == (reason != "BrokerUnreachable")
+    assert (reason in FIXED_BY_SECRETS) == (reason != "BrokerUnreachable")

@@ -15,9 +15,9 @@ from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.net import NetworkClient, SaslSettings
 from fleet_operator.observe import observer_pool
 from fleet_operator.observe.changes import Observed
-from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
-from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError, _Post, _Site
+from fleet_operator.observe.observer_pool import ObserverPool, TooManyObserversError, _Post, _Slot
+from fleet_operator.observe.subscriptions import GroupSubscription, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.waiting import eventually_async
 from tests.unit.observe.ears import Ear, observer_threads
@@ -28,11 +28,11 @@ from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 ONE, TWO = ("ns1", "main"), ("ns2", "kafka")
 OF_ONE, OF_TWO = ("ns1", "flights"), ("ns2", "flights")
 ALL = compile_pattern("t.*")
-Changes = Mapping[str, GroupInterest | None]
+Changes = Mapping[str, GroupSubscription | None]
 
 
-def wish(name: str, *topics: str) -> GroupInterest:
-    return GroupInterest(group_id=name, topics=topics)
+def subscription(name: str, *topics: str) -> GroupSubscription:
+    return GroupSubscription(group_id=name, topics=topics)
 
 
 def good(*groups: str, cluster_id: str = "a") -> ClusterObservation:
@@ -46,24 +46,24 @@ def good(*groups: str, cluster_id: str = "a") -> ClusterObservation:
 
 
 class Pool(ObserverPool):
-    """A pool whose observers' own observations do not arrive: those of a test do. `changes` are the interests."""
+    """A pool whose observers' own observations do not arrive: those of a test do. `changes` are the subscriptions."""
 
     def __init__(self, ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(SystemClock(), ear)
         self.changes: list[tuple[Observer, Changes]] = []
         watch, changes = Observer.watch, self.changes
 
-        def noted(observer: Observer, wanted: Changes) -> None:
+        def recorded(observer: Observer, wanted: Changes) -> None:
             changes.append((observer, dict(wanted)))
             watch(observer, wanted)
 
-        monkeypatch.setattr(Observer, "watch", noted)
+        monkeypatch.setattr(Observer, "watch", recorded)
         monkeypatch.setattr(Observer, "_poll", lambda observer, client, part, memory: observer._stopping.wait(0.01))
 
-    def publish(self, of: tuple[str, str], observation: ClusterObservation, /, **news: Any) -> None:
+    def publish(self, of: tuple[str, str], observation: ClusterObservation, /, **changes: Any) -> None:
         """Have the observer of a cluster publish an observation."""
-        post = self._sites[of].post
-        self._take(post, Observed(observation=observation, seconds=0.1, **news))
+        post = self._slots[of].post
+        self._receive(post, Observed(observation=observation, seconds=0.1, **changes))
 
     def seen(self, cluster: tuple[str, str]) -> ClusterObservation:
         latest = self.latest(cluster)
@@ -74,10 +74,10 @@ class Pool(ObserverPool):
 async def shared(nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch) -> tuple[Pool, Ear]:
     ear = Ear()
     pool = Pool(ear, monkeypatch)
-    pool.watch(OF_ONE, ONE, wish("flights", "t1"))
+    pool.watch(OF_ONE, ONE, subscription("flights", "t1"))
     pool.ensure(ONE, nobody, "of-one")
     pool.ensure(TWO, replace(nobody), "of-two")
-    pool.watch(OF_TWO, TWO, wish("trains", "t2"))
+    pool.watch(OF_TWO, TWO, subscription("trains", "t2"))
     return pool, ear
 
 
@@ -96,7 +96,7 @@ async def test_clusters_with_equal_settings_share_one_thread(
         ("of-one", True),
         ("of-two", True),
     ]
-    assert sorted(ear.clusters) == sorted(ear.looks) == [ONE, TWO]
+    assert sorted(ear.clusters) == sorted(ear.polls) == [ONE, TWO]
     assert sorted(ear.groups) == [(OF_ONE, True), (OF_TWO, False)]
     await pool.close()
     assert observer_threads() == []
@@ -181,7 +181,7 @@ async def test_cluster_id_kept_from_before_identifies_no_cluster_that_joins(
     pool.ensure(ONE, nobody, "old")
     pool.publish(ONE, good())
     pool.ensure(ONE, replace(nobody, interval_seconds=9.0), "new")
-    assert (pool.seen(ONE).doubtful, pool.seen(ONE).identified) == (True, False)
+    assert (pool.seen(ONE).unconfirmed, pool.seen(ONE).identified) == (True, False)
     pool.publish(ONE, replace(good(), reachable=False, reason="BrokerUnreachable"))
     pool.ensure(TWO, replace(nobody, interval_seconds=9.0), "of-two")
     assert [(pool.seen(each).cluster_id, pool.seen(each).identified) for each in (ONE, TWO)] == [("a", False)] * 2
@@ -194,43 +194,43 @@ async def test_kafka_group_of_two_objects_on_two_clusters_is_observed_once_for_b
     nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool, ear = await shared(nobody, monkeypatch)
-    pool.watch(OF_TWO, TWO, replace(wish("flights", "t2"), waits=True))
-    wanted = {name: interest for _, changes in pool.changes for name, interest in changes.items()}
+    pool.watch(OF_TWO, TWO, replace(subscription("flights", "t2"), waits=True))
+    wanted = {name: subscription for _, changes in pool.changes for name, subscription in changes.items()}
     assert wanted["trains"] is None
     both = wanted["flights"]
     assert both is not None
     assert (both.topics, both.named_topics) == (("t1",), ("t1", "t2")), "that of the other one only has to exist"
     pool.publish(ONE, good("flights"), groups={"flights": True})
     assert sorted(ear.groups) == [(OF_ONE, True), (OF_TWO, True)]
-    pool.forget(OF_ONE)
+    pool.unwatch(OF_ONE)
     left = pool.changes[-1][1]["flights"]
     assert left is not None
     assert left.topics == ("t2",)
-    pool.forget(OF_TWO)
+    pool.unwatch(OF_TWO)
     assert pool.changes[-1][1] == {"flights": None}
     await pool.close()
 
 
 @pytest.mark.parametrize("owner_first", [True, False])
-@pytest.mark.parametrize("others", [wish("flights", "t2"), GroupInterest(group_id="flights", pattern=ALL)])
+@pytest.mark.parametrize("others", [subscription("flights", "t2"), GroupSubscription(group_id="flights", pattern=ALL)])
 async def test_owner_is_sampled_by_its_own_topics_whoever_else_names_its_kafka_group(
-    nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch, others: GroupInterest, owner_first: bool
+    nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch, others: GroupSubscription, owner_first: bool
 ) -> None:
     """A suspended copy, in any namespace, would otherwise keep its number of workers as it is for good."""
     pool = Pool(Ear(), monkeypatch)
     for cluster in (ONE, TWO):
         pool.ensure(cluster, nobody)
-    owner, copy = replace(wish("flights", "t1"), scaled=True, asleep=True), replace(others, waits=True)
-    wishes = [(OF_TWO, TWO, owner), (OF_ONE, ONE, copy)]
-    for each in wishes if owner_first else reversed(wishes):
+    owner, copy = replace(subscription("flights", "t1"), scaled=True, asleep=True), replace(others, waits=True)
+    watches = [(OF_TWO, TWO, owner), (OF_ONE, ONE, copy)]
+    for each in watches if owner_first else reversed(watches):
         pool.watch(*each)
     both = pool.changes[-1][1]["flights"]
     assert both is not None
     assert (both.scaled, both.asleep) == (True, True)
     watched = Watched(ScriptedCluster(1, {("t1", 0): [1], ("t2", 0): [1, 2]}), {"flights": both})
-    watched.look()
+    watched.poll()
     assert [sample.end_offsets for sample in watched.group("flights").samples] == [{("t1", 0): 1}] * 2
-    pool.forget(OF_TWO)
+    pool.unwatch(OF_TWO)
     assert pool.changes[-1][1]["flights"] == copy
     await pool.close()
 
@@ -240,7 +240,7 @@ async def test_group_that_refers_to_another_cluster_is_observed_there_only(
 ) -> None:
     pool, ear = await shared(nobody, monkeypatch)
     pool.ensure(("ns1", "other"), replace(nobody, interval_seconds=9.0))
-    pool.watch(OF_ONE, ("ns1", "other"), wish("flights", "t1"))
+    pool.watch(OF_ONE, ("ns1", "other"), subscription("flights", "t1"))
     pool.publish(ONE, good("flights"), groups={"flights": True})
     assert ear.groups == []
     pool.publish(("ns1", "other"), good("flights"), groups={"flights": True})
@@ -256,14 +256,14 @@ async def test_renewed_credentials_of_one_cluster_leave_the_others_groups_behind
     renewed = replace(nobody, sasl=SaslSettings(mechanism="PLAIN", username="x", password="renewed"))
     pool.ensure(ONE, renewed, "of-one")
     seen = pool.seen(ONE)
-    assert (seen.doubtful, set(seen.groups)) == (True, {"flights"})
+    assert (seen.unconfirmed, set(seen.groups)) == (True, {"flights"})
     assert pool.changes[-2][1] == {"flights": None}, "the shared observer has one group less"
     assert set(pool.changes[-1][1]) == {"flights"}
     assert len(observer_threads()) == 2
     pool.publish(TWO, replace(good("trains"), reachable=False), lost=True)
     assert ear.groups == [(OF_TWO, True)]
     assert not pool.seen(TWO).reachable
-    assert pool.seen(ONE).doubtful
+    assert pool.seen(ONE).unconfirmed
     await pool.close()
 
 
@@ -272,13 +272,13 @@ async def test_observation_of_an_observer_that_was_stopped_is_dropped(
 ) -> None:
     """It was on its way to the event loop when its cluster got other credentials."""
     pool, ear = await shared(nobody, monkeypatch)
-    post = pool._sites[ONE].post
+    post = pool._slots[ONE].post
     pool.stop(TWO)
     pool.ensure(ONE, replace(nobody, bootstrap_servers=("127.0.0.1:1",)), "new")
     ear.clear()
-    pool._take(post, Observed(observation=good("flights"), seconds=0.1, cluster=True, groups={"flights": True}))
-    pool._take(post, Observed(observation=good("flights"), lost=True))
-    assert (ear.clusters, ear.groups, ear.looks) == ([], [], [])
+    pool._receive(post, Observed(observation=good("flights"), seconds=0.1, cluster=True, groups={"flights": True}))
+    pool._receive(post, Observed(observation=good("flights"), lost=True))
+    assert (ear.clusters, ear.groups, ear.polls) == ([], [], [])
     assert pool.latest(ONE) is None
     await pool.close()
 
@@ -287,54 +287,54 @@ async def test_observer_that_died_is_replaced_for_each_of_its_clusters(
     nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool, _ = await shared(nobody, monkeypatch)
-    dead = pool._sites[ONE].post.observer
+    dead = pool._slots[ONE].post.observer
     dead.stop()
     await asyncio.to_thread(dead.join, 10)
     pool.ensure(ONE, nobody, "of-one")
     pool.ensure(TWO, nobody, "of-two")
     (thread,) = observer_threads()
     assert [await pool.act(each, lambda _: threading.current_thread()) for each in (ONE, TWO)] == [thread, thread]
-    alive = pool._sites[ONE].post
+    alive = pool._slots[ONE].post
     assert (alive.clusters, set(alive.groups)) == ({ONE, TWO}, {"flights", "trains"})
     await pool.close()
 
 
-async def test_interests_that_come_first_are_there_before_the_first_look(
+async def test_subscriptions_that_come_first_are_there_before_the_first_poll(
     nobody: ObserverSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = ObserverPool(SystemClock(), Ear())
     first: list[set[str]] = []
 
-    def look(observer: Observer, client: object, part: object, memory: object) -> None:
-        first.append(set(part.interests))  # type: ignore[attr-defined]
+    def poll(observer: Observer, client: object, part: object, memory: object) -> None:
+        first.append(set(part.subscriptions))  # type: ignore[attr-defined]
         observer._stopping.wait(0.01)
 
-    monkeypatch.setattr(Observer, "_poll", look)
+    monkeypatch.setattr(Observer, "_poll", poll)
     for number in range(50):
-        pool.watch(("ns", f"g{number}"), ONE, wish(f"g{number}", "t"))
+        pool.watch(("ns", f"g{number}"), ONE, subscription(f"g{number}", "t"))
     pool.ensure(ONE, nobody)
 
-    async def looked() -> bool:
+    async def polled() -> bool:
         return bool(first)
 
-    await eventually_async(looked, timeout_s=10, what="a look")
+    await eventually_async(polled, timeout_s=10, what="a poll")
     assert first[0] == {f"g{number}" for number in range(50)}
     await pool.close()
 
 
 def test_observer_that_hangs_is_told_once_and_so_is_its_end() -> None:
-    """No look will tell it."""
+    """No poll will tell it."""
     ear = Ear()
 
     async def life() -> None:
         pool = ObserverPool(VirtualClock(asyncio.get_running_loop()), ear)
         hanging = Observer("ns1/main", ObserverSettings(bootstrap_servers=("b:1",)), pool._clock, lambda observed: None)
         post = _Post(hanging, {ONE}, {"flights": {(ONE, OF_ONE)}})
-        pool._sites[ONE] = _Site(post, "of-one")
+        pool._slots[ONE] = _Slot(post, "of-one")
         checking = asyncio.create_task(pool.keep_checking())
         await asyncio.sleep(300.0)
         assert (ear.clusters, ear.groups) == ([], []), "nothing was ever seen: nothing is stale"
-        pool._take(post, Observed(observation=replace(good("flights"), observed_at=pool._clock.wall()), seconds=0.1))
+        pool._receive(post, Observed(observation=replace(good("flights"), observed_at=pool._clock.wall()), seconds=0.1))
         ear.clear()
         await asyncio.sleep(59.0)
         assert (ear.clusters, ear.groups) == ([], [])
@@ -343,7 +343,7 @@ def test_observer_that_hangs_is_told_once_and_so_is_its_end() -> None:
         ear.clear()
         for _ in range(2):
             seen = replace(good("flights"), observed_at=pool._clock.wall())
-            pool._take(post, Observed(observation=seen, seconds=0.1))
+            pool._receive(post, Observed(observation=seen, seconds=0.1))
         assert (ear.clusters, ear.groups) == ([ONE], [(OF_ONE, True)])
         checking.cancel()
 

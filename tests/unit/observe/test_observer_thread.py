@@ -1,4 +1,4 @@
-"""The observer's thread from its first look to its end, with a cluster in memory in the place of the network client."""
+"""The observer's thread from its first poll to its end, with a cluster in memory in the place of the network client."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fleet_consumer.wire.topics import MetadataResponse
 from fleet_operator.observe import group_aggregation
 from fleet_operator.observe import observer as observers
 from fleet_operator.observe.changes import Observed
-from fleet_operator.observe.interests import GroupInterest, ObserverSettings
 from fleet_operator.observe.observer import Observer, ObserverStoppedError
 from fleet_operator.observe.observer_memory import WEIGHT_MAX
+from fleet_operator.observe.subscriptions import GroupSubscription, ObserverSettings
 from fleet_operator.planning.observation import ClusterObservation
 from tests.support.waiting import eventually
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -78,8 +78,8 @@ class Run:
         self.observer = Observer("ns/main", settings, SystemClock(), self.published.append, last)
         self.observer.watch(
             {
-                "a": GroupInterest(group_id="a", topics=("t",)),
-                "b": GroupInterest(group_id="b", topics=("t", *FILLING)),
+                "a": GroupSubscription(group_id="a", topics=("t",)),
+                "b": GroupSubscription(group_id="b", topics=("t", *FILLING)),
             }
         )
         self.observer.start()
@@ -102,7 +102,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     assert found.observer.join(10.0)
 
 
-def test_first_looks_find_all_groups_part_by_part(run: Run) -> None:
+def test_first_polls_find_all_groups_part_by_part(run: Run) -> None:
     run.start()
     run.until(lambda: sorted(run.told()) == ["a", "b"], "both groups to be notified")
     first = run.published[0]
@@ -122,26 +122,26 @@ def test_cluster_that_was_lost_and_came_back_notifies_each_group_once(run: Run) 
     run.client.away = False
     run.until(lambda: len(run.told(since)) == 2, "both groups to be notified again")
     count = len(run.published)
-    run.until(lambda: len(run.published) >= count + 4, "more looks")
+    run.until(lambda: len(run.published) >= count + 4, "more polls")
     assert sorted(run.told(since)) == ["a", "b"]
     assert sum(observed.lost for observed in run.published) == 1
 
 
 def test_pattern_that_asks_for_too_much_hides_no_other_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own group is unknown, and why; the cluster answers, and so do all that ask for their topics by name."""
-    monkeypatch.setattr(group_aggregation, "GROUP_DOUBT_SECONDS", 0.5)
+    monkeypatch.setattr(group_aggregation, "GROUP_UNCONFIRMED_SECONDS", 0.5)
     run.start()
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.crowded = True
     since = len(run.published)
-    run.observer.watch({"p": GroupInterest(group_id="p", pattern=compile_pattern("t.*"))})
+    run.observer.watch({"p": GroupSubscription(group_id="p", pattern=compile_pattern("t.*"))})
 
     def latest() -> ClusterObservation:
         return run.published[-1].observation
 
     run.until(lambda: run.told(since).count("p") == 1, "the group with the pattern to be notified")
     known = latest().groups["p"]
-    assert (known.error, known.doubtful) == ("RequestTimedOut", False)
+    assert (known.error, known.unconfirmed) == ("RequestTimedOut", False)
     run.client.groups["a"] = ("PreparingRebalance", ())
     run.until(lambda: latest().groups["a"].state == "PreparingRebalance", "the state of another group")
     assert not any(observed.lost for observed in run.published[since:])
@@ -151,7 +151,7 @@ def test_pattern_that_asks_for_too_much_hides_no_other_group(run: Run, monkeypat
     assert run.told(since).count("p") == 2
 
 
-def test_observer_that_begins_in_doubt_finds_its_groups_in_what_was_known(run: Run) -> None:
+def test_observer_that_begins_unconfirmed_finds_its_groups_in_what_was_known(run: Run) -> None:
     run.start()
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.observer.stop()
@@ -164,7 +164,7 @@ def test_observer_that_begins_in_doubt_finds_its_groups_in_what_was_known(run: R
     assert all("t" in observed.observation.topics for observed in run.published)
 
 
-def test_state_is_seen_long_before_the_next_look(run: Run) -> None:
+def test_state_is_seen_long_before_the_next_poll(run: Run) -> None:
     run.start(ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds=300.0))
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.groups["a"] = ("PreparingRebalance", ())
@@ -173,7 +173,7 @@ def test_state_is_seen_long_before_the_next_look(run: Run) -> None:
     assert run.published[-1].observation.groups["a"].state == "PreparingRebalance"
 
 
-def test_changed_topics_are_looked_at_now(run: Run) -> None:
+def test_changed_topics_are_polled_now(run: Run) -> None:
     run.start(ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds=300.0))
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
     run.client.logs["t", 1] = []
@@ -181,15 +181,15 @@ def test_changed_topics_are_looked_at_now(run: Run) -> None:
     run.until(lambda: sorted(run.told()[2:]) == ["a", "b"], "both groups to hear of the new partition")
 
 
-def test_group_that_is_wanted_later_is_looked_at_now_and_one_that_is_not_is_gone(run: Run) -> None:
+def test_group_that_is_wanted_later_is_polled_now_and_one_that_is_not_is_gone(run: Run) -> None:
     run.start(ObserverSettings(bootstrap_servers=("broker:9092",), interval_seconds=300.0))
     run.until(lambda: len(run.told()) == 2, "both groups to be notified")
-    run.observer.watch({"a": None, "c": GroupInterest(group_id="c", topics=("t",))})
+    run.observer.watch({"a": None, "c": GroupSubscription(group_id="c", topics=("t",))})
     run.until(lambda: run.told()[2:] == ["c"], "the new group")
     assert set(run.published[-1].observation.groups) == {"b", "c"}
 
 
-def test_stop_ends_a_look_that_waits_for_a_broker(run: Run) -> None:
+def test_stop_ends_a_poll_that_waits_for_a_broker(run: Run) -> None:
     run.client.pending.add("ListOffsetsResponse")
     run.start()
     assert run.client.waits.wait(10.0)
@@ -201,7 +201,7 @@ def test_stop_ends_a_look_that_waits_for_a_broker(run: Run) -> None:
 
 
 def test_action_for_an_observer_that_has_ended_is_refused(run: Run) -> None:
-    """It may have died of a bug; whoever waits for the outcome would wait for ever."""
+    """It may have died of a bug; whoever waits for the outcome would wait indefinitely."""
     run.start()
     run.observer.stop()
     assert run.observer.join(10.0)

@@ -1,4 +1,4 @@
-"""`__consumer_offsets` in looks and in changes: every broker is asked, and a missing answer is unknown."""
+"""`__consumer_offsets` in polls and in changes: every broker is asked, and a missing answer is unknown."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fleet_consumer.wire.groups import DescribedGroup, DescribedGroupMember
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.topics import MetadataResponse
 from fleet_operator.observe import aggregation
-from fleet_operator.observe.interests import CLIENT_ID, GroupInterest
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.poll import Poll
 from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.subscriptions import CLIENT_ID, GroupSubscription
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -39,7 +39,7 @@ TOLD = {
 
 @dataclass
 class Sight:
-    """Looks at three brokers, one after the other."""
+    """Polls of three brokers, one after the other."""
 
     cluster: ScriptedCluster
     clock: StillClock = field(default_factory=StillClock)
@@ -48,18 +48,18 @@ class Sight:
     last: ClusterObservation | None = None
     awaits: bool = False
 
-    def look(self, after_s: float = 5.0) -> ClusterObservation:
+    def poll(self, after_s: float = 5.0) -> ClusterObservation:
         self.clock.now += after_s
         self.last = Poll(
             client=cast(Any, self.cluster),
             clock=self.clock,
-            interests={"orders": GroupInterest(group_id="orders", topics=("orders",))},
+            subscriptions={"orders": GroupSubscription(group_id="orders", topics=("orders",))},
             last=self.last,
             cluster=self.memory,
             part=self.part,
             stopping=lambda: False,
             awaits_offsets_topic=self.awaits,
-        ).take()
+        ).run()
         return self.last
 
 
@@ -73,32 +73,32 @@ def test_each_broker_speaks_for_itself_and_a_silent_one_is_unknown() -> None:
     cluster = three(broker_configs={2: {"offsets.topic.num.partitions": "7", "offsets.retention.minutes": "60"}})
     sight = Sight(cluster)
     cluster.silent.add(2)
-    seen = sight.look()
+    seen = sight.poll()
     assert seen.broker_settings.keys() == {0, 1}
     assert seen.offsets_retention_s is None, "the group's coordinator may be the one that was not heard"
     cluster.silent.clear()
-    seen = sight.look()
+    seen = sight.poll()
     assert {node: settings.partitions for node, settings in seen.broker_settings.items()} == {0: 6, 1: 6, 2: 7}
     assert seen.offsets_retention_s == 3600.0, "the shortest of all"
     cluster.silent.add(2)
-    assert sight.look(after_s=400.0).broker_settings[2].partitions == 7, "an answer of before is kept"
+    assert sight.poll(after_s=400.0).broker_settings[2].partitions == 7, "an answer of before is kept"
     cluster.nodes = 2
-    assert sight.look(after_s=400.0).broker_settings.keys() == {0, 1}, "a broker that is gone has no settings"
+    assert sight.poll(after_s=400.0).broker_settings.keys() == {0, 1}, "a broker that is gone has no settings"
 
 
 def test_broker_that_lists_no_groups_keeps_its_number_and_makes_the_sum_unknown() -> None:
     cluster = three(other_listed={0: 4, 1: 3, 2: 2})
     sight = Sight(cluster)
-    seen = sight.look()
+    seen = sight.poll()
     assert (seen.group_count, dict(seen.groups_per_coordinator)) == (9, {0: 4, 1: 3, 2: 2})
     cluster.silent.add(2)
     cluster.other_listed[0] = 5
-    seen = sight.look()
+    seen = sight.poll()
     assert (seen.group_count, seen.silent_brokers) == (None, (2,))
     assert dict(seen.groups_per_coordinator) == {0: 5, 1: 3, 2: 2}
     cluster.silent.clear()
     cluster.nodes = 2
-    seen = sight.look()
+    seen = sight.poll()
     assert (seen.group_count, dict(seen.groups_per_coordinator)) == (8, {0: 5, 1: 3})
 
 
@@ -112,12 +112,12 @@ def test_no_coordinator_is_asked_for_while_the_operator_has_yet_to_create_the_to
         return ScriptedCluster.find_coordinators(cluster, group_ids, timeout_s=timeout_s)
 
     cluster.find_coordinators = find  # type: ignore[method-assign]
-    seen = sight.look()
+    seen = sight.poll()
     assert asked == []
     assert seen.lacks_offsets_topic
     assert seen.groups["orders"].error == "OffsetsTopicAbsent"
     cluster.logs |= {(OFFSETS, number): [] for number in range(6)}
-    seen = sight.look()
+    seen = sight.poll()
     assert asked == ["orders"]
     assert seen.offsets_topic is not None
     assert seen.offsets_topic.leaders == (0, 1, 2, 0, 1, 2)
@@ -199,18 +199,18 @@ def test_topic_that_another_has_made_meanwhile_is_as_good(code: int, refusals: l
 def test_settings_that_are_no_numbers_are_unknown() -> None:
     cluster = three()
     cluster.configs["offsets.topic.num.partitions"] = "many"
-    assert Sight(cluster).look().broker_settings[0] == BrokerSettings(
+    assert Sight(cluster).poll().broker_settings[0] == BrokerSettings(
         partitions=None, replication_factor=1, segment_bytes=1_048_576, retention_s=604_800.0
     )
 
 
-def test_settings_of_a_topic_that_was_just_changed_are_read_anew() -> None:
+def test_settings_of_a_topic_that_was_just_changed_are_read_again() -> None:
     cluster = three()
     cluster.configs["cleanup.policy"] = "delete"
     sight = Sight(cluster)
 
     def policy() -> str | None:
-        seen = sight.look().offsets_topic
+        seen = sight.poll().offsets_topic
         assert seen is not None
         return seen.cleanup_policy
 

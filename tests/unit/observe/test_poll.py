@@ -1,4 +1,4 @@
-"""Looks at a Kafka cluster: patterns, objects without a memory, and the wishes that count."""
+"""Polls of a Kafka cluster: patterns, objects without a memory, and the subscriptions that count."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.wire.groups import DescribeGroupsRequest, FindCoordinatorRequest
 from fleet_consumer.wire.message import Request
 from fleet_consumer.wire.offsets import OffsetFetchRequest
-from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.observer_pool import ObserverPool, _Post
 from fleet_operator.observe.poll import Poll
 from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
+from fleet_operator.observe.subscriptions import GroupSubscription, retry_subscription
 from fleet_operator.planning.observation import RetryObservation
 from fleet_operator.planning.topic_pattern import TopicMatches
 from tests.support.clock import StillClock
@@ -29,8 +29,8 @@ PATTERN = compile_pattern("orders.*|_fleet.*")
 
 def test_pattern_becomes_the_topics_that_match_now() -> None:
     matches = TopicMatches().update([PATTERN], TOPICS)
-    assert GroupInterest(group_id="pattern", pattern=PATTERN).resolved(matches).topics == ("orders.eu", "orders.us")
-    named = GroupInterest(group_id="named", topics=("payments",))
+    assert GroupSubscription(group_id="pattern", pattern=PATTERN).resolved(matches).topics == ("orders.eu", "orders.us")
+    named = GroupSubscription(group_id="named", topics=("payments",))
     assert named.resolved(matches) == named
 
 
@@ -40,41 +40,43 @@ def test_topics_left_by_a_predecessor_are_looked_up_once() -> None:
     cluster = ScriptedCluster(1, {(name, 0): [] for name in (*(f"_fleet.orders.{name}" for name in left), *others)})
     memory, part = ClusterMemory(), PartMemory()
 
-    def look(*, discover: bool) -> RetryObservation:
-        interest = GroupInterest(group_id="orders", retry=retry_interest("orders", ["5s"], discover=discover))
+    def poll(*, discover: bool) -> RetryObservation:
+        subscription = GroupSubscription(
+            group_id="orders", retry=retry_subscription("orders", ["5s"], discover=discover)
+        )
         taken = Poll(
             client=cast(Any, cluster),
             clock=StillClock(),
-            interests={"orders": interest},
+            subscriptions={"orders": subscription},
             last=None,
             cluster=memory,
             part=part,
             stopping=lambda: False,
-        ).take()
+        ).run()
         seen = taken.groups["orders"].retry
         assert seen is not None
         return seen
 
-    assert [look(discover=True).found_delays for _ in range(3)] == [("30s", "1h")] * 3
+    assert [poll(discover=True).found_delays for _ in range(3)] == [("30s", "1h")] * 3
     assert cluster.listed == 1
-    assert look(discover=False).found_delays is None
+    assert poll(discover=False).found_delays is None
     cluster.logs["_fleet.orders.retry.2h", 0] = []
-    assert look(discover=True).found_delays == ("30s", "1h", "2h"), "asked anew by who asks anew"
+    assert poll(discover=True).found_delays == ("30s", "1h", "2h"), "asked again by a group that asks again"
 
 
-def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
-    """The one that waits may come first by its name: the other's records would not be looked at any more."""
+def test_of_two_objects_for_one_group_the_owners_subscription_counts() -> None:
+    """The one that waits may come first by its name: the other's records would not be polled any more."""
 
     changes: list[Any] = []
 
     async def life() -> None:
         observers = ObserverPool(StillClock(), cast(Any, SimpleNamespace()))
-        owner = GroupInterest(group_id="orders", retry=retry_interest("orders", ["1h"]), read_committed=True)
-        other = replace(owner, retry=retry_interest("orders", ["5s"]), read_committed=False, waits=True)
+        owner = GroupSubscription(group_id="orders", retry=retry_subscription("orders", ["1h"]), read_committed=True)
+        other = replace(owner, retry=retry_subscription("orders", ["5s"]), read_committed=False, waits=True)
         observers.watch(("a", "orders"), ("a", "main"), other)
         observers.watch(("b", "orders"), ("a", "main"), owner)
         post = _Post(cast(Any, SimpleNamespace(watch=changes.append)))
-        observers._add(post, ("a", "main"), observers._wishes["a", "main"])
+        observers._add(post, ("a", "main"), observers._subscriptions["a", "main"])
         merged = changes[-1]["orders"]
         assert (merged.retry, merged.read_committed) == (owner.retry, True)
 
@@ -84,16 +86,16 @@ def test_of_two_objects_for_one_group_the_owners_wishes_count() -> None:
 def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
     """DescribeGroups answers that it does not exist."""
     cluster = ScriptedCluster(1, {("orders", 0): []}, group_types={"orders": "Consumer", "old": "Classic"})
-    interests = {name: GroupInterest(group_id=name, topics=("orders",)) for name in ("orders", "old")}
+    subscriptions = {name: GroupSubscription(group_id=name, topics=("orders",)) for name in ("orders", "old")}
     taken = Poll(
         client=cast(Any, cluster),
         clock=StillClock(),
-        interests=interests,
+        subscriptions=subscriptions,
         last=None,
         cluster=ClusterMemory(),
         part=PartMemory(),
         stopping=lambda: False,
-    ).take()
+    ).run()
     found = {name: (group.state, group.error, len(group.transitions)) for name, group in taken.groups.items()}
     assert found == {"orders": ("Unknown", "GroupProtocolNotClassic", 0), "old": ("Empty", None, 1)}
 
@@ -102,11 +104,11 @@ def test_group_of_another_protocol_is_unknown_and_not_dead() -> None:
 @pytest.mark.parametrize("refused", ["orders", "orders.retry"])
 def test_refused_login_has_no_right_to_be_a_member(kind: type[Request[Any]], refused: str) -> None:
     """Without Describe even a group's coordinator is kept from it. Unknown, its claim would count."""
-    retry = retry_interest("orders", ["5s"])
+    retry = retry_subscription("orders", ["5s"])
     logs: dict[tuple[str, int], list[int]] = {(topic, 0): [] for topic in ("orders", *retry.flow)}
     cluster = ScriptedCluster(1, logs, refused={(kind, refused)})
-    interest = GroupInterest(group_id="orders", topics=("orders",), retry=retry)
-    watched = Watched(cluster, {"orders": interest})
+    subscription = GroupSubscription(group_id="orders", topics=("orders",), retry=retry)
+    watched = Watched(cluster, {"orders": subscription})
     for _ in range(2):
         seen = watched.group("orders")
         assert seen.retry is not None

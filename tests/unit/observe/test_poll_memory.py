@@ -1,4 +1,4 @@
-"""Looks with a memory find the same as looks without one, and ask no more than they must."""
+"""Polls with a memory find the same as polls without one, and ask no more than they must."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.patterns import compile_pattern
 from fleet_consumer.wire.groups import ListGroupsRequest
 from fleet_consumer.wire.topics import ListOffsetsRequest
-from fleet_operator.observe.interests import GroupInterest, retry_interest
 from fleet_operator.observe.poll import CALL_SECONDS, HANGING_CALL_SECONDS, HANGING_SECONDS
+from fleet_operator.observe.subscriptions import GroupSubscription, retry_subscription
 from fleet_operator.planning.observation import ClusterObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -24,15 +24,17 @@ from tests.unit.observe.watched import Watched
 NODES = 2
 FAILED, SHORT, LONG = naming.failed_topic("g"), naming.retry_topic("g", "5s"), naming.retry_topic("g", "1m")
 REDRIVE = naming.redrive_topic("g")
-INTERESTS = {
-    "g": GroupInterest(group_id="g", topics=("orders",), failed_topic=FAILED, retry=retry_interest("g", ["5s", "1m"])),
-    "two": GroupInterest(group_id="two", topics=("orders", "payments"), failed_topic=naming.failed_topic("two")),
-    "committed": GroupInterest(group_id="committed", topics=("orders",), read_committed=True),
-    "pattern": GroupInterest(group_id="pattern", pattern=compile_pattern("orders|pay.*")),
-    "any": GroupInterest(group_id="any"),
+SUBSCRIPTIONS = {
+    "g": GroupSubscription(
+        group_id="g", topics=("orders",), failed_topic=FAILED, retry=retry_subscription("g", ["5s", "1m"])
+    ),
+    "two": GroupSubscription(group_id="two", topics=("orders", "payments"), failed_topic=naming.failed_topic("two")),
+    "committed": GroupSubscription(group_id="committed", topics=("orders",), read_committed=True),
+    "pattern": GroupSubscription(group_id="pattern", pattern=compile_pattern("orders|pay.*")),
+    "any": GroupSubscription(group_id="any"),
 }
 TOPICS = ("orders", "payments", FAILED, SHORT, LONG, REDRIVE, naming.failed_topic("two"))
-GROUPS = (*INTERESTS, naming.retry_group("g"))
+GROUPS = (*SUBSCRIPTIONS, naming.retry_group("g"))
 MEMBERS = ("a", "b")
 
 
@@ -46,14 +48,14 @@ def cluster() -> ScriptedCluster:
 
 
 def one_group(topic: str = "orders", **more: Any) -> Watched:
-    interest = GroupInterest(group_id="g", topics=(topic,), **more)
-    return Watched(ScriptedCluster(1, {(topic, 0): []}, commits={"g": {}}), {"g": interest})
+    subscription = GroupSubscription(group_id="g", topics=(topic,), **more)
+    return Watched(ScriptedCluster(1, {(topic, 0): []}, commits={"g": {}}), {"g": subscription})
 
 
 def settle(watched: Watched) -> ClusterObservation:
     """Poll until nothing is new: the history of a log's ends grows by one when they are found unchanged."""
     for _ in range(3):
-        seen = watched.look()
+        seen = watched.poll()
     return seen
 
 
@@ -120,7 +122,7 @@ rounds = st.lists(
     min_size=1,
     max_size=15,
 )
-"""Rounds: things that happen, the pause before the next look, the number of looks that find the same, and True for a
+"""Rounds: things that happen, the pause before the next poll, the number of polls that find the same, and True for a
 state poll after them."""
 
 
@@ -131,29 +133,29 @@ def comparable(seen: ClusterObservation) -> ClusterObservation:
 
 @settings(max_examples=80, deadline=None, print_blob=True)
 @given(rounds)
-def test_look_with_a_memory_finds_the_same_as_one_without(played: list[tuple[list[Step], float, int, bool]]) -> None:
+def test_poll_with_a_memory_finds_the_same_as_one_without(played: list[tuple[list[Step], float, int, bool]]) -> None:
     clock, world = StillClock(), cluster()
-    remembering = Watched(world, INTERESTS, clock)
-    forgetful = Watched(world, INTERESTS, clock, forgetful=True)
-    for happens, pause_s, looks, states in played:
+    remembering = Watched(world, SUBSCRIPTIONS, clock)
+    forgetful = Watched(world, SUBSCRIPTIONS, clock, forgetful=True)
+    for happens, pause_s, polls, states in played:
         for step in happens:
             step(world, int(clock.wall() * 1000))
-        for _ in range(looks):
-            assert comparable(remembering.look(pause_s)) == comparable(forgetful.look(0.0))
+        for _ in range(polls):
+            assert comparable(remembering.poll(pause_s)) == comparable(forgetful.poll(0.0))
         if states:
             assert comparable(remembering.poll_states()) == comparable(forgetful.poll_states())
 
 
 def test_group_that_is_as_before_is_found_as_before() -> None:
-    watched = Watched(cluster(), INTERESTS)
-    before, after = settle(watched), watched.look()
+    watched = Watched(cluster(), SUBSCRIPTIONS)
+    before, after = settle(watched), watched.poll()
     assert {name: replace(group, observed_at=0.0, retry=None) for name, group in after.groups.items()} == {
         name: replace(group, observed_at=0.0, retry=None) for name, group in before.groups.items()
     }
 
 
-def test_state_that_a_state_poll_saw_in_between_has_passed_with_the_next_look() -> None:
-    """The look's answer has the bytes of the look before: nothing but the state poll has seen the other state."""
+def test_state_that_a_state_poll_saw_in_between_has_passed_with_the_next_poll() -> None:
+    """The poll's answer has the bytes of the poll before: nothing but the state poll has seen the other state."""
     watched = one_group()
     watched.cluster.groups["g"] = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     settle(watched)
@@ -170,8 +172,8 @@ def test_state_that_a_state_poll_saw_in_between_has_passed_with_the_next_look() 
     assert watched.group("g").transitions == found.transitions
 
 
-def test_member_that_a_state_poll_saw_and_that_left_again_is_gone_with_the_next_look() -> None:
-    """The state is the one of the look before and of the state poll: only the members differ."""
+def test_member_that_a_state_poll_saw_and_that_left_again_is_gone_with_the_next_poll() -> None:
+    """The state is the one of the poll before and of the state poll: only the members differ."""
     watched = one_group()
     alone = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     watched.cluster.groups["g"] = alone
@@ -206,23 +208,23 @@ def test_new_failed_topic_is_counted_as_soon_as_its_last_partition_has_a_leader(
     assert watched.group("g").failed_records is None
     watched.cluster.leaderless.clear()
     seen = [watched.group("g").failed_records for _ in range(2)]
-    assert seen[-1] == 40, f"known at the second look, not after a minute: {seen}"
+    assert seen[-1] == 40, f"known at the second poll, not after a minute: {seen}"
 
 
 def test_coordinators_are_looked_up_once() -> None:
-    watched = Watched(cluster(), INTERESTS)
+    watched = Watched(cluster(), SUBSCRIPTIONS)
     for _ in range(5):
-        watched.look()
+        watched.poll()
     assert dict(watched.cluster.looked_up) == dict.fromkeys(GROUPS, 1)
 
 
-def test_coordinator_that_moved_is_looked_up_again_and_the_group_is_in_doubt_for_one_look() -> None:
-    watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}), {"g": INTERESTS["committed"]})
-    watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
+def test_coordinator_that_moved_is_looked_up_again_and_the_group_is_unconfirmed_for_one_poll() -> None:
+    watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}), {"g": SUBSCRIPTIONS["committed"]})
+    watched.subscriptions = {"g": GroupSubscription(group_id="g", topics=("orders",))}
     old = watched.group("g").coordinator_id
     watched.cluster.coordinators["g"] = 1 - (old or 0)
     moving = watched.group("g")
-    assert (moving.error, moving.doubtful, moving.state) == ("NotCoordinator", True, "Empty")
+    assert (moving.error, moving.unconfirmed, moving.state) == ("NotCoordinator", True, "Empty")
     found = watched.group("g")
     assert (found.error, found.coordinator_id) == (None, 1 - (old or 0))
     assert watched.cluster.looked_up["g"] == 2
@@ -231,7 +233,7 @@ def test_coordinator_that_moved_is_looked_up_again_and_the_group_is_in_doubt_for
 def test_coordinator_that_does_not_answer_is_looked_up_again() -> None:
     """Its groups may have moved to another broker, which nobody tells us but that lookup."""
     watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}), {})
-    watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
+    watched.subscriptions = {"g": GroupSubscription(group_id="g", topics=("orders",))}
     old = watched.group("g").coordinator_id or 0
     watched.cluster.silent.add(old)
     assert watched.group("g").error == "Disconnected"
@@ -241,18 +243,18 @@ def test_coordinator_that_does_not_answer_is_looked_up_again() -> None:
 
 def test_coordinator_that_left_the_cluster_is_looked_up_again() -> None:
     watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}, coordinators={"g": 1}), {})
-    watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
-    watched.look()
+    watched.subscriptions = {"g": GroupSubscription(group_id="g", topics=("orders",))}
+    watched.poll()
     watched.cluster.nodes, watched.cluster.coordinators["g"] = 1, 0
     found = watched.group("g")
-    assert (found.error, found.coordinator_id) == (None, 0), "without a failed look in between"
+    assert (found.error, found.coordinator_id) == (None, 0), "without a failed poll in between"
 
 
 def test_group_that_was_deleted_and_made_again_is_followed() -> None:
     watched = one_group()
     stable = ("Stable", (watched.cluster.member("a", orders=(0,)),))
     watched.cluster.groups["g"], watched.cluster.commits["g"] = stable, {("orders", 0): 0}
-    watched.look()
+    watched.poll()
     watched.cluster.groups["g"], watched.cluster.commits["g"] = ("Dead", ()), {}
     gone = watched.group("g")
     assert (gone.state, gone.members, gone.committed) == ("Dead", (), {})
@@ -268,10 +270,10 @@ def test_topic_that_was_deleted_and_made_again_is_followed() -> None:
     for _ in range(3):
         assert watched.group("g").end_offsets == {("orders", 0): 7}
     del watched.cluster.logs["orders", 0]
-    seen = watched.look()
+    seen = watched.poll()
     assert (seen.topics["orders"].error, seen.groups["g"].end_offsets) == ("TopicNotFound", {})
     watched.cluster.logs["orders", 0] = [1, 2]
-    seen = watched.look()
+    seen = watched.poll()
     found = seen.groups["g"]
     assert (seen.topics["orders"].error, found.end_offsets, found.log_starts) == (
         None,
@@ -282,8 +284,8 @@ def test_topic_that_was_deleted_and_made_again_is_followed() -> None:
 
 
 def test_quiet_flow_costs_no_more_than_its_ends_and_is_found_when_something_waits() -> None:
-    watched = Watched(cluster(), {"g": INTERESTS["g"]})
-    watched.look()
+    watched = Watched(cluster(), {"g": SUBSCRIPTIONS["g"]})
+    watched.poll()
     watched.cluster.asked.clear()
     quiet = watched.group("g").retry
     assert quiet
@@ -307,38 +309,38 @@ def test_broker_that_answers_for_groups_nobody_asked_for_is_no_trouble() -> None
     assert watched.group("g").error == "NotObserved"
 
 
-def test_broker_that_hangs_is_waited_for_by_one_look_and_not_by_each() -> None:
-    """There is a look for each part: the others would all be late."""
-    first = Watched(cluster(), {"g": INTERESTS["g"]})
-    second = Watched(first.cluster, {"two": INTERESTS["two"]}, first.clock, first.memory)
+def test_broker_that_hangs_is_waited_for_by_one_poll_and_not_by_each() -> None:
+    """There is a poll for each part: the others would all be late."""
+    first = Watched(cluster(), {"g": SUBSCRIPTIONS["g"]})
+    second = Watched(first.cluster, {"two": SUBSCRIPTIONS["two"]}, first.clock, first.memory)
     first.cluster.hanging.add(1)
-    first.look()
+    first.poll()
     assert first.cluster.patience == {0: CALL_SECONDS, 1: CALL_SECONDS}
     for watched in (second, first, second):
-        watched.look()
+        watched.poll()
         assert first.cluster.patience == {0: CALL_SECONDS, 1: HANGING_CALL_SECONDS}
-    first.look(after_s=HANGING_SECONDS)
+    first.poll(after_s=HANGING_SECONDS)
     assert first.cluster.patience[1] == CALL_SECONDS, "it may be slow only"
-    second.look()
+    second.poll()
     assert first.cluster.patience[1] == HANGING_CALL_SECONDS
     first.cluster.hanging.clear()
-    second.look()
-    assert first.look().groups["g"].error is None
+    second.poll()
+    assert first.poll().groups["g"].error is None
     assert first.cluster.patience[1] == CALL_SECONDS
 
 
 def test_broker_that_left_the_cluster_is_not_remembered_as_hanging() -> None:
-    watched = Watched(cluster(), {"g": INTERESTS["g"]})
+    watched = Watched(cluster(), {"g": SUBSCRIPTIONS["g"]})
     watched.cluster.hanging.add(1)
-    watched.look()
+    watched.poll()
     assert [address.port for address in watched.memory.hanging] == [1]
     watched.cluster.nodes = 1
-    watched.look()
+    watched.poll()
     assert watched.memory.hanging == {}
 
 
 def test_settings_that_changed_are_found_in_a_quiet_flow() -> None:
-    watched = Watched(cluster(), {"g": INTERESTS["g"]})
+    watched = Watched(cluster(), {"g": SUBSCRIPTIONS["g"]})
     settle(watched)
     watched.cluster.configs["max.message.bytes"] = "7"
     found = watched.group("g", after_s=60.0).retry
@@ -347,7 +349,7 @@ def test_settings_that_changed_are_found_in_a_quiet_flow() -> None:
 
 
 def test_topic_of_a_quiet_flow_that_is_missing_is_reported() -> None:
-    watched = Watched(cluster(), {"g": INTERESTS["g"]})
+    watched = Watched(cluster(), {"g": SUBSCRIPTIONS["g"]})
     settle(watched)
     remove(watched.cluster, LONG)
     found = watched.group("g").retry
@@ -391,7 +393,7 @@ def test_group_that_seems_to_be_gone_is_not_known_while_its_coordinator_lists_no
 
 def test_list_of_a_broker_that_left_says_nothing_of_groups() -> None:
     watched = Watched(ScriptedCluster(2, {("orders", 0): []}, commits={"g": {}}, coordinators={"g": 1}), {})
-    watched.interests = {"g": GroupInterest(group_id="g", topics=("orders",))}
+    watched.subscriptions = {"g": GroupSubscription(group_id="g", topics=("orders",))}
     watched.cluster.group_types["g"] = "Consumer"
     assert watched.group("g").error == "GroupProtocolNotClassic"
     watched.cluster.nodes, watched.cluster.coordinators["g"] = 1, 0

@@ -19,17 +19,17 @@ def answer(state: str = "Stable", version: int = VERSION) -> bytes:
     return DescribeGroupsResponse(groups=(group,)).encode(version)
 
 
-def test_answer_of_the_same_bytes_is_the_same_object_from_look_to_look() -> None:
+def test_answer_of_the_same_bytes_is_the_same_object_from_poll_to_poll() -> None:
     repeats = Repeats()
-    first = repeats.of(1, REQUEST).decode_response(VERSION, answer())
+    first = repeats.reuse(1, REQUEST).decode_response(VERSION, answer())
     repeats.end_poll()
-    again = repeats.of(1, DescribeGroupsRequest(groups=("g",))).decode_response(VERSION, bytearray(answer()))
+    again = repeats.reuse(1, DescribeGroupsRequest(groups=("g",))).decode_response(VERSION, bytearray(answer()))
     assert again is first
     assert first == DescribeGroupsResponse.decode(VERSION, answer())
 
 
 def test_answer_of_other_bytes_is_decoded() -> None:
-    repeated = Repeats().of(1, REQUEST)
+    repeated = Repeats().reuse(1, REQUEST)
     first = repeated.decode_response(VERSION, answer())
     other = repeated.decode_response(VERSION, answer("Empty"))
     assert isinstance(other, DescribeGroupsResponse)
@@ -41,7 +41,7 @@ def test_answer_of_other_bytes_is_decoded() -> None:
 
 def test_version_is_part_of_the_answer_and_of_the_encoding() -> None:
     """A broker is upgraded or goes back while the client is connected."""
-    repeated = Repeats().of(1, REQUEST)
+    repeated = Repeats().reuse(1, REQUEST)
     first = repeated.decode_response(VERSION, answer())
     assert repeated.decode_response(VERSION - 1, answer(version=VERSION - 1)) is not first
     for version in (VERSION, VERSION, VERSION - 1, 0, VERSION):
@@ -49,7 +49,7 @@ def test_version_is_part_of_the_answer_and_of_the_encoding() -> None:
 
 
 def test_request_that_is_repeated_is_that_request_to_the_client() -> None:
-    repeated = Repeats().of(1, REQUEST)
+    repeated = Repeats().reuse(1, REQUEST)
     assert (repeated.API_KEY, repeated.RESPONSE, repeated.version_max) == (
         REQUEST.API_KEY,
         REQUEST.RESPONSE,
@@ -59,7 +59,7 @@ def test_request_that_is_repeated_is_that_request_to_the_client() -> None:
 
 
 def test_malformed_answer_is_reported_and_not_remembered() -> None:
-    repeated = Repeats().of(1, REQUEST)
+    repeated = Repeats().reuse(1, REQUEST)
     first = repeated.decode_response(VERSION, answer())
     for _ in range(2):
         with pytest.raises(MalformedMessage):
@@ -69,24 +69,24 @@ def test_malformed_answer_is_reported_and_not_remembered() -> None:
 
 def test_requests_to_several_brokers_have_an_answer_each() -> None:
     repeats = Repeats()
-    assert repeats.of(1, REQUEST) is repeats.of(1, REQUEST)
-    assert repeats.of(1, REQUEST) is not repeats.of(2, REQUEST)
-    assert repeats.of(1, REQUEST) is not repeats.of(1, DescribeGroupsRequest(groups=("g", "h")))
+    assert repeats.reuse(1, REQUEST) is repeats.reuse(1, REQUEST)
+    assert repeats.reuse(1, REQUEST) is not repeats.reuse(2, REQUEST)
+    assert repeats.reuse(1, REQUEST) is not repeats.reuse(1, DescribeGroupsRequest(groups=("g", "h")))
 
 
-def test_request_that_a_look_did_not_make_is_forgotten() -> None:
+def test_request_that_a_poll_did_not_make_is_forgotten() -> None:
     repeats = Repeats()
-    kept, dropped = repeats.of(1, REQUEST), repeats.of(2, REQUEST)
+    kept, dropped = repeats.reuse(1, REQUEST), repeats.reuse(2, REQUEST)
     repeats.end_poll()
-    assert repeats.of(1, REQUEST) is kept
+    assert repeats.reuse(1, REQUEST) is kept
     repeats.end_poll()
-    assert repeats.of(1, REQUEST) is kept
-    assert repeats.of(2, REQUEST) is not dropped
+    assert repeats.reuse(1, REQUEST) is kept
+    assert repeats.reuse(2, REQUEST) is not dropped
 
 
-def test_look_that_was_abandoned_costs_no_memory_of_the_one_before() -> None:
+def test_poll_that_was_abandoned_costs_no_memory_of_the_one_before() -> None:
     repeats = Repeats()
-    first = repeats.of(1, REQUEST)
+    first = repeats.reuse(1, REQUEST)
     repeats.end_poll()
-    repeats.of(2, REQUEST)  # and then nothing: no end
-    assert repeats.of(1, REQUEST) is first
+    repeats.reuse(2, REQUEST)  # and then nothing: no end
+    assert repeats.reuse(1, REQUEST) is first

@@ -16,29 +16,29 @@ from fleet_operator.planning.observation import GroupObservation
 KEY = ("orders", 0)
 
 
-def look(at: float, end: int, *, error: str | None = None) -> GroupObservation:
+def poll(at: float, end: int, *, error: str | None = None) -> GroupObservation:
     return GroupObservation(
         group_id="orders", observed_at=at, committed={KEY: end - 1}, end_offsets={KEY: end}, error=error
     )
 
 
-def after(looks: list[GroupObservation]) -> GroupObservation:
+def after(polls: list[GroupObservation]) -> GroupObservation:
     last: GroupObservation | None = None
-    for seen in looks:
+    for seen in polls:
         last = replace(seen, samples=extend_samples(seen, last))
     assert last is not None
     return last
 
 
 def test_samples_cover_the_window_and_one_more() -> None:
-    seen = after([look(5.0 * n, 10 * n) for n in range(100)])
+    seen = after([poll(5.0 * n, 10 * n) for n in range(100)])
     assert seen.samples[-1].end_offsets == {KEY: 990}
     covered = seen.samples[-1].at - seen.samples[0].at
     assert SAMPLES_SECONDS <= covered <= SAMPLES_SECONDS + SPARSE_SECONDS
 
 
 def test_older_samples_are_far_between_and_newer_ones_are_all_there() -> None:
-    seen = after([look(5.0 * n, 10 * n) for n in range(100)])
+    seen = after([poll(5.0 * n, 10 * n) for n in range(100)])
     ages = [495.0 - sample.at for sample in reversed(seen.samples)]
     assert ages[:6] == [0, 5, 10, 15, 20, 25]
     assert len(ages) <= 12
@@ -46,22 +46,22 @@ def test_older_samples_are_far_between_and_newer_ones_are_all_there() -> None:
 
 
 def test_group_that_stands_still_is_sampled_as_well() -> None:
-    seen = after([look(5.0 * n, 10) for n in range(5)])
+    seen = after([poll(5.0 * n, 10) for n in range(5)])
     assert [sample.at for sample in seen.samples] == [0, 5, 10, 15, 20]
 
 
-def test_failed_look_adds_no_sample() -> None:
-    seen = after([look(0, 0), look(5, 10), look(10, 10, error="CoordinatorNotAvailable"), look(15, 30)])
+def test_failed_poll_adds_no_sample() -> None:
+    seen = after([poll(0, 0), poll(5, 10), poll(10, 10, error="CoordinatorNotAvailable"), poll(15, 30)])
     assert [sample.at for sample in seen.samples] == [0, 5, 15]
 
 
 def test_clock_that_was_set_back_begins_the_samples_again() -> None:
     """The rates between then and now would be unknown until the clock has caught up."""
-    seen = after([look(5000, 0), look(5005, 10), look(1400, 20), look(1405, 30)])
+    seen = after([poll(5000, 0), poll(5005, 10), poll(1400, 20), poll(1405, 30)])
     assert [sample.at for sample in seen.samples] == [1400, 1405]
 
 
-def test_outage_begins_the_samples_anew() -> None:
+def test_outage_begins_the_samples_again() -> None:
     """Records that producers kept during an outage arrive at once, and are no rate."""
-    seen = after([look(0, 0), look(5, 10), look(5 + SAMPLES_GAP_SECONDS + 1, 5000)])
+    seen = after([poll(0, 0), poll(5, 10), poll(5 + SAMPLES_GAP_SECONDS + 1, 5000)])
     assert [sample.at for sample in seen.samples] == [5 + SAMPLES_GAP_SECONDS + 1]

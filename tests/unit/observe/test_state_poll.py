@@ -1,4 +1,4 @@
-"""Glances: which groups have changed between two looks, and what is asked of the brokers for it."""
+"""State polls: which groups have changed between two polls, and what is asked of the brokers for it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fleet_consumer.wire.groups import (
     ListGroupsResponse,
 )
 from fleet_operator.observe.calls import PollAbandonedError
-from fleet_operator.observe.interests import CLIENT_ID
 from fleet_operator.observe.state_poll import StatePoll
+from fleet_operator.observe.subscriptions import CLIENT_ID
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, GroupTransition
 from tests.support.clock import StillClock
 
@@ -112,7 +112,7 @@ def observed(**states: str) -> ClusterObservation:
 
 
 def poll_states(cluster: Any, last: ClusterObservation, *, stopping: bool = False) -> ClusterObservation | None:
-    return StatePoll(client=cluster, clock=StillClock(), last=last, stopping=lambda: stopping).take()
+    return StatePoll(client=cluster, clock=StillClock(), last=last, stopping=lambda: stopping).run()
 
 
 def steady(name: str, state: str, *, at: int = 1) -> dict[str, tuple[int, str, str, tuple[str, ...]]]:
@@ -142,7 +142,7 @@ def test_only_groups_that_have_changed_are_described() -> None:
     assert [(t.before, t.after, t.joined_count) for t in found.transitions[1:]] == [("Empty", "PreparingRebalance", 1)]
 
 
-def test_state_that_ends_while_it_is_seen_is_noted() -> None:
+def test_state_that_ends_while_it_is_seen_is_recorded() -> None:
     cluster = Coordinators({"a": (1, "PreparingRebalance", "Stable", ("m",))})
     seen = poll_states(cluster, observed(a="Stable"))
     assert seen is not None
@@ -169,7 +169,7 @@ def test_group_that_moved_to_another_coordinator_is_no_transition() -> None:
     cluster = Coordinators(steady("a", "Empty", at=2))
     assert poll_states(cluster, observed(a="Empty")) is None
     cluster = Coordinators(steady("a", "Stable", at=2))
-    assert poll_states(cluster, observed(a="Empty")) is None, "its old coordinator does not know it: the next look asks"
+    assert poll_states(cluster, observed(a="Empty")) is None, "its old coordinator does not know it: the next poll asks"
     cluster = Coordinators(steady("a", "PreparingRebalance", at=2))
     seen = poll_states(cluster, observed(a="Stable"))
     assert seen is not None
@@ -182,7 +182,7 @@ def test_silent_broker_leaves_its_groups_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("group_type", ["consumer", "share"])
-def test_group_of_another_protocol_is_left_to_the_looks(group_type: str) -> None:
+def test_group_of_another_protocol_is_left_to_the_polls(group_type: str) -> None:
     """DescribeGroups does not know it: it would be asked for each second."""
     cluster = Coordinators(steady("a", "Empty"), group_type=group_type)
     assert poll_states(cluster, observed(a="Dead")) is None
@@ -197,7 +197,7 @@ def test_group_that_another_protocol_has_taken_over_is_not_dead(group_type: str)
     assert cluster.asked == {"ListGroupsRequest": 4, "DescribeGroupsRequest": 1}
 
 
-def test_group_that_looks_have_not_seen_is_left_to_them() -> None:
+def test_group_that_polls_have_not_seen_is_left_to_them() -> None:
     cluster = Coordinators(steady("a", "Empty"))
     never = GroupObservation(group_id="a", observed_at=1.0, error="NotObserved", coordinator_id=1)
     last = ClusterObservation(observed_at=1.0, reachable=True, groups={"a": never})

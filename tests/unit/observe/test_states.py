@@ -37,7 +37,7 @@ def test_history_begins_with_the_first_observation() -> None:
     assert moves(after(never_seen, EMPTY)) == [("Unknown", EMPTY)]
 
 
-def test_each_change_is_noted_with_its_time_and_who_came_and_went() -> None:
+def test_each_change_is_recorded_with_its_time_and_who_came_and_went() -> None:
     seen = after(None, STABLE, member("a"), member("b"))
     seen = after(seen, PREPARING, member("b"), member("c"), at=7.1234)
     assert seen.transitions[-1].at == 7.123
@@ -63,7 +63,7 @@ def test_state_that_lasts_adds_nothing() -> None:
         ((member("a", 0),), 0),
     ],
 )
-def test_rebalance_between_two_looks_shows_in_members_and_assignments(
+def test_rebalance_between_two_polls_shows_in_members_and_assignments(
     then: tuple[MemberObservation, ...], joined: int
 ) -> None:
     seen = after(after(None, STABLE, member("a", 0, 1)), STABLE, *then)

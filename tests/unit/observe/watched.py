@@ -1,4 +1,4 @@
-"""A scripted cluster that is looked at and merge_states at as an observer does, with the memory between looks."""
+"""A scripted cluster that is polled as an observer does, with the memory between polls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from fleet_operator.observe.interests import GroupInterest
 from fleet_operator.observe.poll import Poll
 from fleet_operator.observe.poll_memory import ClusterMemory, PartMemory
 from fleet_operator.observe.state_poll import StatePoll
+from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 from tests.support.clock import StillClock
 from tests.unit.observe.scripted_cluster import ScriptedCluster
@@ -17,10 +17,10 @@ from tests.unit.observe.scripted_cluster import ScriptedCluster
 
 @dataclass
 class Watched:
-    """One part of the groups. With `forgetful` looks remember nothing but the retry flows and the last observation."""
+    """One part of the groups. With `forgetful` polls remember nothing but the retry flows and the last observation."""
 
     cluster: ScriptedCluster
-    interests: Mapping[str, GroupInterest]
+    subscriptions: Mapping[str, GroupSubscription]
     clock: StillClock = field(default_factory=StillClock)
     memory: ClusterMemory = field(default_factory=ClusterMemory)
     part: PartMemory = field(default_factory=PartMemory)
@@ -28,7 +28,7 @@ class Watched:
     forgetful: bool = False
     survey: bool = True
 
-    def look(self, after_s: float = 5.0) -> ClusterObservation:
+    def poll(self, after_s: float = 5.0) -> ClusterObservation:
         self.clock.now += after_s
         if self.forgetful:
             self.memory = ClusterMemory(configs=self.memory.configs)
@@ -36,24 +36,22 @@ class Watched:
         self.last = Poll(
             client=cast(Any, self.cluster),
             clock=self.clock,
-            interests=self.interests,
+            subscriptions=self.subscriptions,
             last=self.last,
             cluster=self.memory,
             part=self.part,
             stopping=lambda: False,
             survey=self.survey,
-        ).take()
+        ).run()
         return self.last
 
     def group(self, group_id: str, after_s: float = 5.0) -> GroupObservation:
-        """The group as a look finds it."""
-        return self.look(after_s).groups[group_id]
+        """The group as a poll finds it."""
+        return self.poll(after_s).groups[group_id]
 
     def poll_states(self) -> ClusterObservation:
         """The newest observation after a state poll."""
-        assert self.last is not None, "state polls come after looks"
-        seen = StatePoll(
-            client=cast(Any, self.cluster), clock=self.clock, last=self.last, stopping=lambda: False
-        ).take()
+        assert self.last is not None, "state polls come after polls"
+        seen = StatePoll(client=cast(Any, self.cluster), clock=self.clock, last=self.last, stopping=lambda: False).run()
         self.last = seen or self.last
         return self.last

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import ConsumerGroup, KafkaCluster
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
-from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.blocking import find_changed_id
 from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart
 from fleet_operator.planning.fleet.rollout import RolloutDecision, RolloutPhase
@@ -23,12 +23,13 @@ from fleet_operator.planning.observation import (
     OffsetsTopicInfo,
     TopicObservation,
     as_of,
-    believed,
+    last_known,
 )
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import view_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, decide_fixed, decide_stopped
 from fleet_operator.planning.state.group import FleetState, GroupState
+from fleet_operator.planning.state.sizing import SizingState
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 NOW: Final = 1_800_000_000.0
@@ -75,7 +76,7 @@ def kafka_cluster(
 
 def remembered(*records: RevisionRecord, wanted: str | None = None) -> GroupState:
     """The state of a group of whose revisions this was found out."""
-    return GroupState(fleet=FleetState(wanted=wanted, marks={record.hash: record.mark for record in records}))
+    return GroupState(fleet=FleetState(wanted=wanted, verdicts={record.hash: record.verdict for record in records}))
 
 
 def member(ordinal: int, partitions: Mapping[str, tuple[int, ...]] | None = None) -> MemberObservation:
@@ -169,7 +170,8 @@ def scale_of(
     group: ConsumerGroup, counts: Mapping[str, int] | None, *, stopped: bool = False, resetting: bool = False
 ) -> ScaleDecision:
     """The decision for a fleet of a fixed size."""
-    return decide_stopped(group, stopped=stopped, resetting=resetting) or decide_fixed(group, counts)
+    fixed = decide_fixed(group, counts, found=None, memory=SizingState(), now=0.0)
+    return decide_stopped(group, stopped=stopped, resetting=resetting) or fixed
 
 
 def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
@@ -177,8 +179,8 @@ def facts(*, now: float = NOW, **changes: Any) -> ConsumerGroupFacts:
     group = changes.setdefault("group", consumer_group(replicas=2))
     cluster = changes.setdefault("cluster", kafka_cluster())
     seen = as_of(changes.pop("observation", observation()), interval_s=5, now=now)
-    own = isinstance(cluster, Problem) or not cluster_id_changed(cluster, seen)
-    view = view_group(group, believed(seen, group.group_id), changes.get("retry"), own_cluster=own)
+    own = isinstance(cluster, Problem) or not find_changed_id(cluster, seen)
+    view = view_group(group, last_known(seen, group.group_id), changes.get("retry"), own_cluster=own)
     wanted = changes.pop("wanted_replicas", 2)
     main = FleetPart(part=MAIN, fleet=changes.pop("fleet", ready_fleet()), workers=changes.pop("pods", pods()))
     retry = FleetPart(part=RETRY, fleet=changes.pop("retry_fleet", None), workers=changes.pop("retry_pods", ()))

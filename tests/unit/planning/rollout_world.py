@@ -14,7 +14,7 @@ from enum import Enum
 from functools import partial
 
 from fleet_operator.planning.fleet.deadlines import watch
-from fleet_operator.planning.fleet.readings import marked
+from fleet_operator.planning.fleet.parsing import with_verdict
 from fleet_operator.planning.fleet.rollout import RolloutDecision, decide
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
@@ -25,7 +25,7 @@ from fleet_operator.planning.fleet.rollout_facts import (
     Watched,
 )
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.group import RevisionMark
+from fleet_operator.planning.state.group import RevisionVerdict
 
 
 class Kind(Enum):
@@ -63,7 +63,7 @@ class World:
     outside_broken: bool = False
     slow: bool = False
     request: str = "r1"
-    marks: dict[str, RevisionMark] = field(default_factory=dict)
+    verdicts: dict[str, RevisionVerdict] = field(default_factory=dict)
     config_maps: set[str] = field(default_factory=set)
     check: CheckFacts | None = None
     template: str | None = None
@@ -76,9 +76,9 @@ class World:
 
     @property
     def records(self) -> dict[str, RevisionRecord]:
-        """The revisions that have their ConfigMap, and the wanted one once it has a mark."""
-        known = self.config_maps | ({self.wanted} & self.marks.keys())
-        return {each: marked(each, self.marks.get(each), complete=each in self.config_maps) for each in known}
+        """The revisions that have their ConfigMap, and the wanted one once it has a verdict."""
+        known = self.config_maps | ({self.wanted} & self.verdicts.keys())
+        return {each: with_verdict(each, self.verdicts.get(each), complete=each in self.config_maps) for each in known}
 
     def facts(self) -> RolloutFacts:
         ready = [pod for pod in self.pods.values() if pod.ready]
@@ -168,10 +168,10 @@ class World:
 
     def _notes(self, decision: RolloutDecision) -> Iterator[Callable[[], object]]:
         """The state is one write, and comes before all others."""
-        noted = {} if decision.mark is None else {decision.mark.hash: decision.mark.mark}
-        marks = {name: mark for name, mark in (self.marks | noted).items() if name not in decision.prune}
-        if marks != self.marks:
-            yield partial(setattr, self, "marks", marks)
+        recorded = {} if decision.new_record is None else {decision.new_record.hash: decision.new_record.verdict}
+        verdicts = {name: verdict for name, verdict in (self.verdicts | recorded).items() if name not in decision.prune}
+        if verdicts != self.verdicts:
+            yield partial(setattr, self, "verdicts", verdicts)
         if decision.write_revision:
             yield partial(self.config_maps.add, self.wanted)
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet_operator.clients.worker_status import parse_member
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.readings import read_check, read_revision
+from fleet_operator.planning.fleet.parsing import read_check, read_revision
 from fleet_operator.planning.foreign_json import read_json
 from fleet_operator.planning.redrive.phase import read_progress
 from fleet_operator.planning.retry.records import read_policy_record, read_published

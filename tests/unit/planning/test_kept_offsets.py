@@ -23,7 +23,7 @@ def test_kept_offsets_are_those_that_were_seen_whatever_was_kept_before() -> Non
     assert first.keys() & {("orders", 1)} == {("orders", 1)}
 
 
-def test_partitions_are_kept_once_for_looks_at_the_same_ones() -> None:
+def test_partitions_are_kept_once_for_polls_of_the_same_ones() -> None:
     first = KeptOffsets(SEEN, None)
     following = KeptOffsets({key: offset - 1 for key, offset in SEEN.items()}, first)
     assert following[("orders", 1)] == 6

@@ -51,7 +51,7 @@ def test_unknown_partition_is_not_zero() -> None:
 
 
 def test_old_commit_beyond_the_end_is_no_lag_of_zero() -> None:
-    """The topic was made anew: how much of it is unread nobody knows."""
+    """The topic was created again: how much of it is unread nobody knows."""
     beyond = frozenset({("orders", 1)})
     group = observed_group(committed={("orders", 0): 60, ("orders", 1): 500}, beyond_end=beyond)
     lag = group_lag(group, [("orders", 0), ("orders", 1)], "Earliest")
@@ -86,7 +86,7 @@ def test_record_older_than_the_history_is_at_least_that_old() -> None:
     assert time_behind(10, (), NOW) is None
 
 
-def test_age_is_unknown_at_the_first_look_and_never_zero() -> None:
+def test_age_is_unknown_at_the_first_poll_and_never_zero() -> None:
     """A new operator sees lag before it has a history."""
     first = (OffsetSample(NOW, 1000),)
     assert time_behind(10, first, NOW) is None
@@ -107,7 +107,7 @@ def test_group_is_as_far_behind_as_its_furthest_partition() -> None:
 
 
 def test_bucket_is_left_only_when_the_value_is_clearly_outside() -> None:
-    """A lag that wavers around 1024 must not rewrite the status with every look."""
+    """A lag that wavers around 1024 must not rewrite the status with every poll."""
     assert lag_bucket(1030) == 1024
     assert [lag_bucket(lag, 1024) for lag in (1000, 769, 2100, 2559)] == [1024] * 4
     assert [lag_bucket(lag, 1024) for lag in (767, 2560)] == [512, 2048]

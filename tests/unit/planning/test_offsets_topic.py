@@ -24,7 +24,7 @@ def absent(*settings: BrokerSettings, **changes: Any) -> ClusterObservation:
     return observation(brokers=THREE, broker_settings=told, offsets_topic=None, **changes)
 
 
-def test_absent_topic_is_created_as_brokers_would_with_the_wishes_of_the_spec() -> None:
+def test_absent_topic_is_created_as_brokers_would_with_the_settings_of_the_spec() -> None:
     decision = decide_offsets_topic(absent(), wanted())
     assert decision.create is not None
     assert (decision.create.partitions, decision.create.replication_factor) == (50, 3)
@@ -48,7 +48,7 @@ OTHER = BrokerSettings(partitions=10, replication_factor=1, segment_bytes=1_048_
         ("another number", absent(), {"partitions": 10}, "BrokerConfigMismatch", "partitions=10 on every broker"),
         ("one broker differs", absent(SETTINGS, SETTINGS, OTHER), {}, "BrokerConfigMismatch", "10 (broker 3)"),
         (
-            "one differs from the wish",
+            "one differs from the spec",
             absent(SETTINGS, SETTINGS, OTHER),
             {"partitions": 50},
             "BrokerConfigMismatch",
@@ -56,7 +56,13 @@ OTHER = BrokerSettings(partitions=10, replication_factor=1, segment_bytes=1_048_
         ),
         ("one says nothing", absent(SETTINGS, SETTINGS), {"partitions": 50}, "BrokerConfigUnknown", "broker 3 did not"),
         ("no rights", absent(*(BrokerSettings(),) * 3), {}, "BrokerConfigUnknown", "DescribeConfigs the cluster"),
-        ("more replicas than brokers", absent(), {"replicationFactor": 4}, "NotEnoughBrokers", "only 3 brokers live"),
+        (
+            "more replicas than brokers",
+            absent(),
+            {"replicationFactor": 4},
+            "NotEnoughBrokers",
+            "only 3 brokers are live",
+        ),
         (
             "a cluster that is still starting",
             observation(brokers=THREE[:1], broker_settings={1: SETTINGS}, offsets_topic=None),

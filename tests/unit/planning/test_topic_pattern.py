@@ -1,4 +1,4 @@
-"""The topics that patterns take in, and what a look costs that finds nothing new."""
+"""The topics that patterns take in, and what a poll costs that finds nothing new."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, OffsetReset, Redrive, RetryPolicy
 from fleet_operator.api.v1alpha1.model import CustomResource
-from fleet_operator.planning.fleet.readings import read_check, read_fleet, read_pod
+from fleet_operator.planning.fleet.parsing import read_check, read_fleet, read_pod
 from fleet_operator.planning.fleet.revision import known_to
 from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME
 from fleet_operator.planning.problem import Problem, spec_problem
@@ -97,10 +97,10 @@ def test_used_fields_of_a_pod_survive_trimming() -> None:
 @pytest.mark.parametrize("orphaned", [False, True])
 def test_pod_of_a_run_is_known_when_it_is_trimmed(orphaned: bool) -> None:
     pod = a_pod()
-    pod["metadata"]["labels"] = {"consumerfleet.io/redrive": "mended", "batch.kubernetes.io/job-name": "mended-redrive"}
-    pod["metadata"]["ownerReferences"] = [] if orphaned else [{"kind": "Job", "name": "mended-redrive", "uid": "j"}]
+    pod["metadata"]["labels"] = {"consumerfleet.io/redrive": "fixed", "batch.kubernetes.io/job-name": "fixed-redrive"}
+    pod["metadata"]["ownerReferences"] = [] if orphaned else [{"kind": "Job", "name": "fixed-redrive", "uid": "j"}]
     pod["status"]["phase"] = "Running"
-    assert at_work([], [trim_pod(pod)]) == at_work([], [pod]) == ("mended",)
+    assert at_work([], [trim_pod(pod)]) == at_work([], [pod]) == ("fixed",)
 
 
 def test_ended_check_keeps_its_answer() -> None:
@@ -171,9 +171,9 @@ def a_job(*, hostile: str = "", failed: bool = False) -> dict[str, Any]:
         "kind": "Job",
         "metadata": {
             **pod["metadata"],
-            "name": "mended-redrive",
+            "name": "fixed-redrive",
             "generation": 2,
-            "labels": {"consumerfleet.io/group": "orders", "consumerfleet.io/redrive": "mended", "other": hostile},
+            "labels": {"consumerfleet.io/group": "orders", "consumerfleet.io/redrive": "fixed", "other": hostile},
             "annotations": {"consumerfleet.io/records-per-second": "50", "other": hostile},
         },
         "spec": {"suspend": not failed, "template": {"spec": pod["spec"]}},
@@ -233,7 +233,7 @@ def test_large_spec_is_cut_and_refused_with_its_size_and_the_limit(model: type[C
     problem = problem_of(model, body)
     assert problem.reason == "SpecTooLarge"
     assert problem.message == (
-        "spec has 708990 bytes as JSON, 708935 of them in template, and more than 65536 are refused: make it smaller"
+        "spec has 708990 bytes as JSON, 708935 of them in template, but more than 65536 are refused: make it smaller"
     )
     assert trim_resource(deepcopy(body)) == body, "a part of an object stays as it is"
 

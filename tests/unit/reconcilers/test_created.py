@@ -102,7 +102,7 @@ def test_creation_of_unknown_outcome_is_found_to_be_done_and_not_made_twice() ->
         place.kube.before = lambda *_: None
         await place.kube.create(annotated)
         place.calls.clear()
-        with pytest.raises(KubeConflictError):  # it is known from now on, and decided about anew
+        with pytest.raises(KubeConflictError):  # it is known from now on, and decided about again
             await place.create()
         await place.create()
         assert place.stored(CONFIG_MAP)["data"] == {"a": "1"}
@@ -184,7 +184,7 @@ def test_remembered_absences_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(caches, "ABSENT_MAX", 10)
     cache = ObjectCache(WatchedKind(kind=STATEFUL_SET))
     for number in range(25):
-        cache.note_absent(("shop", f"orders-{number}"))
+        cache.record_absent(("shop", f"orders-{number}"))
     assert len(cache._absent) <= 10
     assert cache.is_absent(("shop", "orders-24"))
 

@@ -16,9 +16,9 @@ from fleet_consumer.net.tls_files import authorities
 from fleet_operator.api.v1alpha1 import KafkaCluster
 from fleet_operator.clients.kinds import SECRET
 from fleet_operator.clients.kube import KubeForbiddenError
-from fleet_operator.observe.interests import ObserverSettings
+from fleet_operator.observe.subscriptions import ObserverSettings
 from fleet_operator.reconcilers.credentials import SecretReader, UnusableSecretError
-from fleet_operator.reconcilers.kafkacluster import MENDED_BY_SECRETS
+from fleet_operator.reconcilers.kafkacluster import FIXED_BY_SECRETS
 from tests.unit.runtime.memory_kube import MemoryKube
 
 PASSWORD = "correct horse"
@@ -92,7 +92,7 @@ async def test_unreadable_secret_is_reported_with_the_right_to_grant() -> None:
     with pytest.raises(UnusableSecretError, match=r"secrets\.namespaces") as caught:
         await SecretReader(kube, "ns").observer_settings(with_sasl())
     assert caught.value.problem.reason == "SecretForbidden"
-    assert caught.value.problem.reason in MENDED_BY_SECRETS, "a right that is granted later is taken up soon"
+    assert caught.value.problem.reason in FIXED_BY_SECRETS, "a right that is granted later is taken up soon"
     refuse(401)
     with pytest.raises(KubeForbiddenError):
         await SecretReader(kube, "ns").observer_settings(with_sasl())

@@ -11,8 +11,8 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, OPERATOR_STATE, REDRIVE
 from fleet_operator.planning import times
 from fleet_operator.planning.observation import TopicObservation
 from fleet_operator.planning.state.group import Redriven
-from fleet_operator.planning.status.retry import is_noted
-from fleet_operator.reconcilers.redrive import UNNOTED_SECONDS_MAX
+from fleet_operator.planning.status.retry import is_recorded
+from fleet_operator.reconcilers.redrive import UNRECORDED_SECONDS_MAX
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
 
@@ -23,34 +23,34 @@ WITH_ID = {**TOPICS, "_fleet.orders.failed": TopicObservation(partitions=6, topi
 async def ended(world: World, *, word: str = FOUND, code: int = 0, **spec: Any) -> None:
     """A Redrive that this operator saw come to its end."""
     world.redrive(**spec)
-    await world.look()
+    await world.reconcile()
     world.controller()
     world.finish(word=word, code=code)
-    await world.look()
+    await world.reconcile()
     assert world.status()["phase"] == ("Failed" if code else "Succeeded")
 
 
-def note(world: World, to: int) -> None:
+def record_redriven(world: World, to: int) -> None:
     """The ConsumerGroup's state has what Redrives found."""
     world.keep(CONSUMER_GROUP, "orders", {"retries": {"redriven": {"topic_id": "t1", "to": to}}})
 
 
 def is_there(world: World) -> bool:
-    return world.get(REDRIVE, "mended") is not None
+    return world.get(REDRIVE, "fixed") is not None
 
 
 def test_redrive_is_deleted_when_its_time_is_over() -> None:
     async def life(world: World) -> None:
         await ended(world, ttlSecondsAfterFinished=60)
         await asyncio.sleep(50)
-        result = await world.look()
+        result = await world.reconcile()
         assert is_there(world)
-        assert result.requeue_after is not None
-        assert 9 < result.requeue_after <= 10
-        await asyncio.sleep(result.requeue_after)
-        await world.look()
+        assert result is not None
+        assert 9 < result <= 10
+        await asyncio.sleep(result)
+        await world.reconcile()
         assert not is_there(world)
-        await world.look()
+        await world.reconcile()
 
     run(life)
 
@@ -61,16 +61,16 @@ def test_visit_that_sees_the_end_comes_back_when_the_time_is_over(ttl: int, paus
 
     async def life(world: World) -> None:
         world.redrive(ttlSecondsAfterFinished=ttl)
-        await world.look()
+        await world.reconcile()
         world.controller()
         world.finish(word=FOUND)
-        result, waited = await world.look(), 0.0
+        result, waited = await world.reconcile(), 0.0
         assert world.status()["phase"] == "Succeeded"
         while is_there(world):
-            assert result.requeue_after is not None
-            waited += result.requeue_after
-            await asyncio.sleep(result.requeue_after)
-            result = await world.look()
+            assert result is not None
+            waited += result
+            await asyncio.sleep(result)
+            result = await world.reconcile()
         assert pause - 1 < waited <= pause
 
     run(life)
@@ -80,7 +80,7 @@ def test_redrive_without_a_time_is_kept() -> None:
     async def life(world: World) -> None:
         await ended(world)
         await asyncio.sleep(10_000_000)
-        await world.look()
+        await world.reconcile()
         assert is_there(world)
 
     run(life)
@@ -90,7 +90,7 @@ def test_redrive_without_a_time_is_kept() -> None:
 def test_zero_deletes_at_once_whatever_the_end_was(code: int) -> None:
     async def life(world: World) -> None:
         await ended(world, code=code, ttlSecondsAfterFinished=0)
-        await world.look()
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -100,18 +100,18 @@ def test_redrive_that_has_not_ended_is_kept() -> None:
     async def life(world: World) -> None:
         world.redrive(ttlSecondsAfterFinished=0)
         for _ in range(3):
-            await world.look()
+            await world.reconcile()
             world.controller()
             await asyncio.sleep(100)
         assert world.status()["phase"] == "Running"
         world.redrive(ttlSecondsAfterFinished=0, suspend=True)
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Paused"
 
     run(life)
 
 
-def test_findings_are_noted_by_the_group_before_the_redrive_goes() -> None:
+def test_findings_are_recorded_by_the_group_before_the_redrive_goes() -> None:
     """FAILED of the group would rise again by all that was put back."""
 
     async def life(world: World) -> None:
@@ -119,15 +119,15 @@ def test_findings_are_noted_by_the_group_before_the_redrive_goes() -> None:
         await ended(world, ttlSecondsAfterFinished=0)
         for seen in (builders.observation(topics=WITH_ID), builders.observation(topics={}), None):
             world.sight.seen = seen
-            result = await world.look()
+            result = await world.reconcile()
             assert is_there(world)
-            assert result.requeue_after is not None
-            assert result.requeue_after <= 30
-        note(world, 47)
-        await world.look()
+            assert result is not None
+            assert result <= 30
+        record_redriven(world, 47)
+        await world.reconcile()
         assert is_there(world)
-        note(world, 48)
-        await world.look()
+        record_redriven(world, 48)
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -138,7 +138,7 @@ def test_findings_need_no_group_that_is_gone() -> None:
         world.sight.seen = builders.observation(topics=WITH_ID)
         await ended(world, ttlSecondsAfterFinished=0)
         del world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-        await world.look()
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -148,7 +148,7 @@ SUCCEEDED = {"phase": "Succeeded", "failedTopicId": "t1", "redrivenTo": 48}
 
 
 @pytest.mark.parametrize(
-    ("status", "redriven", "topic_id", "noted"),
+    ("status", "redriven", "topic_id", "recorded"),
     [
         (SUCCEEDED, Redriven("t1", 50), None, True),
         (SUCCEEDED, Redriven("t1", 47), "t1", False),
@@ -159,14 +159,14 @@ SUCCEEDED = {"phase": "Succeeded", "failedTopicId": "t1", "redrivenTo": 48}
         ({"phase": "Succeeded", "redrivenTo": 48}, None, "t1", True),  # a broker without topic ids
     ],
 )
-def test_findings_are_noted(
-    status: dict[str, Any], redriven: Redriven | None, topic_id: str | None, noted: bool
+def test_findings_are_recorded(
+    status: dict[str, Any], redriven: Redriven | None, topic_id: str | None, recorded: bool
 ) -> None:
-    assert is_noted(status, redriven, topic_id) is noted
-    assert is_noted(status, None, topic_id) is (noted and redriven is None)
+    assert is_recorded(status, redriven, topic_id) is recorded
+    assert is_recorded(status, None, topic_id) is (recorded and redriven is None)
 
 
-def test_redrive_that_was_edited_meanwhile_is_looked_at_again() -> None:
+def test_redrive_that_was_edited_meanwhile_is_reconciled_again() -> None:
     """Its owner may just have taken the time out: the very version that was judged is deleted, or none."""
 
     async def life(world: World) -> None:
@@ -175,7 +175,7 @@ def test_redrive_that_was_edited_meanwhile_is_looked_at_again() -> None:
         world.redrive()
         await world.reconciler.reconcile(KEY)
         assert is_there(world)
-        await world.look()
+        await world.reconcile()
         assert is_there(world)
 
     run(life)
@@ -186,12 +186,12 @@ def test_another_operator_goes_by_what_is_remembered() -> None:
         await ended(world, ttlSecondsAfterFinished=600)
         await asyncio.sleep(590)
         world.start()
-        result = await world.look()
+        result = await world.reconcile()
         assert is_there(world)
-        assert result.requeue_after is not None
-        assert 8 < result.requeue_after <= 10
-        await asyncio.sleep(result.requeue_after)
-        await world.look()
+        assert result is not None
+        assert 8 < result <= 10
+        await asyncio.sleep(result)
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -201,10 +201,10 @@ def test_clock_that_jumps_ahead_deletes_nothing_that_was_seen_to_end() -> None:
     async def life(world: World) -> None:
         await ended(world, ttlSecondsAfterFinished=600)
         world.clock.skew = 86_400.0
-        await world.look()
+        await world.reconcile()
         assert is_there(world)
         await asyncio.sleep(600)
-        await world.look()
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -218,11 +218,11 @@ def test_clock_that_jumps_back_delays_by_the_time_at_most() -> None:
         finished = times.from_text(world.status()["finishedAt"])
         assert finished is not None
         assert finished > world.clock.wall()
-        result = await world.look()
-        assert result.requeue_after is not None
-        assert result.requeue_after <= 600
+        result = await world.reconcile()
+        assert result is not None
+        assert result <= 600
         await asyncio.sleep(601)
-        await world.look()
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)
@@ -232,7 +232,7 @@ def test_thousands_are_deleted_once_each() -> None:
     async def life(world: World) -> None:
         await ended(world, ttlSecondsAfterFinished=600)
         status, names = world.status(), [f"old-{number}" for number in range(5000)]
-        state = world.get(OPERATOR_STATE, "mended.redrive")
+        state = world.get(OPERATOR_STATE, "fixed.redrive")
         assert state is not None
         for name in names:
             world.redrive(name, ttlSecondsAfterFinished=600)
@@ -256,11 +256,11 @@ def test_operator_killed_at_any_call_leaves_the_next_one_to_finish(moment: Momen
         for fatal in range(1, 4):
             world.start(fatal, moment)
             try:
-                await world.look()
+                await world.reconcile()
             except DeathError:
                 continue
         world.start()
-        await world.look()
+        await world.reconcile()
         assert not is_there(world)
         assert [write[1] for write in world.kube.writes if write[0] == "delete"] == ["Redrive"]
 
@@ -268,7 +268,7 @@ def test_operator_killed_at_any_call_leaves_the_next_one_to_finish(moment: Momen
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_redrive_whose_findings_nobody_can_note_is_deleted_after_a_while(restarted: bool) -> None:
+def test_redrive_whose_findings_nobody_can_record_is_deleted_after_a_while(restarted: bool) -> None:
     """Its failed topic is gone for good. A new process waits as long, for it may be the first that could note them."""
 
     async def life(world: World) -> None:
@@ -276,15 +276,15 @@ def test_redrive_whose_findings_nobody_can_note_is_deleted_after_a_while(restart
         await ended(world, ttlSecondsAfterFinished=60)
         world.sight.seen = builders.observation(topics={})
         if restarted:
-            await asyncio.sleep(2 * UNNOTED_SECONDS_MAX)
+            await asyncio.sleep(2 * UNRECORDED_SECONDS_MAX)
             world.start()
-        await world.look()
-        await asyncio.sleep(UNNOTED_SECONDS_MAX - 10)
-        result = await world.look()
+        await world.reconcile()
+        await asyncio.sleep(UNRECORDED_SECONDS_MAX - 10)
+        result = await world.reconcile()
         assert is_there(world)
-        assert result.requeue_after is not None
-        await asyncio.sleep(result.requeue_after)
-        await world.look()
+        assert result is not None
+        await asyncio.sleep(result)
+        await world.reconcile()
         assert not is_there(world)
 
     run(life)

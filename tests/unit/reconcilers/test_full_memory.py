@@ -52,7 +52,7 @@ def test_backfill_whose_operator_died_between_both_memories_is_not_run_again(cou
         world.start()
         await world.live()
         for _ in range(5):
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(30.0)
         remake(world)
         await world.live()
@@ -86,20 +86,20 @@ def test_run_that_only_its_own_state_remembers_survives_a_forced_replacement() -
         world.backfill()
         await world.live()
         for _ in range(3):
-            await world.look()
+            await world.reconcile()
         state = world.kube.objects[OPERATOR_STATE.kind, "shop", STATE]
         state["data"]["runs"] = past(ENTRIES_MAX, "Backfill")["runs"]
         world.kube.version += 1
         state["metadata"]["resourceVersion"] = str(world.kube.version)
         del world.kube.objects[BACKFILL.kind, "shop", "again"]
-        await world.look()
+        await world.reconcile()
         for address in [each for each in world.kube.objects if each[2].startswith("again")]:
             del world.kube.objects[address]
         world.backfill()
         world.kube.objects[BACKFILL.kind, "shop", "again"]["metadata"]["uid"] = "uid-of-another"
-        await world.look()
+        await world.reconcile()
         await asyncio.sleep(61.0)
-        await world.look()
+        await world.reconcile()
         await world.live()
         assert (world.status()["phase"], world.launched) == ("Succeeded", ["again-1"])
 
@@ -115,6 +115,6 @@ def test_garbage_in_the_state_of_one_run_stops_neither_its_group_nor_others(phas
         world.deliver()
         find_hold(world.context, ("shop", "orders"), begun=True)
         world.reset("other")
-        await world.look("other")
+        await world.reconcile("other")
 
     reset_life(life)

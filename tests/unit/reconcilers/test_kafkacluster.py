@@ -18,12 +18,7 @@ from fleet_operator.planning.fleet.deletion import CLUSTER_HOLD_S, POLL_S
 from fleet_operator.planning.labels import CLUSTER_FINALIZER, FINALIZER
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
-from fleet_operator.reconcilers.kafkacluster import (
-    CALM_SECONDS,
-    SECRET_SECONDS,
-    KafkaClusterReconciler,
-    OffsetsTopicWork,
-)
+from fleet_operator.reconcilers.kafkacluster import CALM_SECONDS, SECRET_SECONDS, KafkaClusterReconciler
 from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.metrics import Metrics
@@ -89,8 +84,7 @@ class Place:
             queues={KAFKA_CLUSTER: SimpleNamespace(add=lambda key: None)},
             ending=AsyncExitStack(),
         )
-        topics = SimpleNamespace(keep=lambda *_: None)
-        self.reconciler = KafkaClusterReconciler(cast("Context", self.context), cast("OffsetsTopicWork", topics))
+        self.reconciler = KafkaClusterReconciler(cast("Context", self.context))
 
     def ready(self) -> tuple[str, str, str]:
         (found,) = (
@@ -116,7 +110,7 @@ def test_secrets_are_read_again_each_minute_while_all_is_well() -> None:
         place = Place(observation())
         await place.begin(secret("first"))
         result = await place.reconciler.reconcile(KEY)
-        assert result.requeue_after == CALM_SECONDS
+        assert result == CALM_SECONDS
         await place.kube.apply(secret("second"))
         await place.reconciler.reconcile(KEY)
         assert place.observers.logins == ["first", "second"]
@@ -131,7 +125,7 @@ def test_connection_beyond_the_bound_is_shown_until_there_is_room() -> None:
         place.observers.full = "too many: delete one"
         result = await place.reconciler.reconcile(KEY)
         assert place.ready() == ("False", "TooManyConnections", "too many: delete one")
-        assert result.requeue_after == CALM_SECONDS
+        assert result == CALM_SECONDS
         place.observers.full = ""
         await place.reconciler.reconcile(KEY)
         assert place.observers.logins == ["first"]
@@ -157,7 +151,7 @@ def test_secrets_are_read_again_soon_while_the_cluster_refuses_them(reason: str)
     async def main() -> float | None:
         place = Place(unreachable(reason))
         await place.begin(secret("wrong"))
-        return (await place.reconciler.reconcile(KEY)).requeue_after
+        return await place.reconciler.reconcile(KEY)
 
     assert run_virtual(main()) == SECRET_SECONDS
 
@@ -167,7 +161,7 @@ def test_missing_secret_is_looked_for_soon() -> None:
         place = Place(None)
         await place.begin()
         result = await place.reconciler.reconcile(KEY)
-        assert result.requeue_after == SECRET_SECONDS
+        assert result == SECRET_SECONDS
         assert place.observers.refused == [conditions.SECRET_NOT_FOUND]
 
     run_virtual(main())
@@ -177,9 +171,33 @@ def test_other_failures_of_a_cluster_do_not_hurry_its_secrets() -> None:
     async def main() -> float | None:
         place = Place(unreachable())
         await place.begin(secret("right"))
-        return (await place.reconciler.reconcile(KEY)).requeue_after
+        return await place.reconciler.reconcile(KEY)
 
     assert run_virtual(main()) == CALM_SECONDS
+
+
+def test_coordinators_that_are_missing_are_a_series_until_they_are_back() -> None:
+    def problems(metrics: Metrics) -> list[tuple[str, str]]:
+        (family,) = metrics.cluster_problems.collect()
+        return [(each.labels["condition"], each.labels["reason"]) for each in family.samples]
+
+    async def main() -> None:
+        well = observation()
+        assert well.offsets_topic is not None
+        without_leader = replace(well.offsets_topic, leaders=(None,), replicas=((3,),))
+        place = Place(replace(well, offsets_topic=without_leader))
+        metrics = place.context.metrics
+        await place.begin(secret("right"))
+        await place.reconciler.reconcile(KEY)
+        assert problems(metrics) == [("CoordinatorsAvailable", "PartitionsOffline")]
+        place.observers.seen = well
+        await place.reconciler.reconcile(KEY)
+        assert problems(metrics) == []
+        metrics.cluster_problems.show(KEY, [("CoordinatorsAvailable", "PartitionsOffline")])
+        metrics.drop_cluster(*KEY)
+        assert problems(metrics) == []
+
+    run_virtual(main())
 
 
 ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
@@ -219,7 +237,7 @@ def test_deleted_cluster_stays_with_its_connection_until_the_groups_are_gone_tha
         body = await place.group("orders", finalizers=[FINALIZER], **ENDING)
         await place.change(finalizers=[CLUSTER_FINALIZER, "example.org/theirs"], **ENDING)
         for _ in range(3):
-            assert (await place.reconciler.reconcile(KEY)).requeue_after == POLL_S
+            assert await place.reconciler.reconcile(KEY) == POLL_S
             await asyncio.sleep(CLUSTER_HOLD_S)
         assert place.observers.seen is not None
         assert "orders" in place.told[0].note
@@ -237,7 +255,7 @@ def test_deleted_cluster_waits_a_minute_for_the_deletion_of_groups_that_live() -
         await place.begin(secret("right"))
         await place.group("orders", finalizers=[FINALIZER])
         await place.change(finalizers=[CLUSTER_FINALIZER], **ENDING)
-        assert (await place.reconciler.reconcile(KEY)).requeue_after == POLL_S
+        assert await place.reconciler.reconcile(KEY) == POLL_S
         await asyncio.sleep(CLUSTER_HOLD_S)
         await place.reconciler.reconcile(KEY)
         assert place.finalizers == []
@@ -274,7 +292,7 @@ def test_secret_that_is_gone_ends_an_observer_that_works_only_when_it_stays_away
     async def main() -> None:
         place = Place(observation())
         await place.begin()
-        assert (await place.reconciler.reconcile(KEY)).requeue_after == SECRET_SECONDS
+        assert await place.reconciler.reconcile(KEY) == SECRET_SECONDS
         assert place.observers.refused == []
         await place.reconciler.reconcile(KEY)
         assert place.observers.refused == [conditions.SECRET_NOT_FOUND]

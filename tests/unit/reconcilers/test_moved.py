@@ -1,4 +1,4 @@
-"""Groups whose offsets alone have moved are reconciled when somebody needs it; all other news queue them at once."""
+"""Groups whose offsets alone have moved are reconciled when somebody needs it; all other changes queue them at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Queue(Dispatcher):
 
 
 def routed(*answers: bool, urgent: bool) -> tuple[list[tuple[Key, float | None]], list[Key]]:
-    """Keys that are queued for news about a group, and the groups that were asked about, with these answers."""
+    """Keys that are queued for changes of a group, and the groups that were asked about, with these answers."""
     queue, asked, nobody = Queue(), list[Key](), None
     kube: Any = nobody
     router = Router(Store(kube, StillClock(), ()), (), {CONSUMER_GROUP: queue}, Metrics())
@@ -47,7 +47,7 @@ def routed(*answers: bool, urgent: bool) -> tuple[list[tuple[Key, float | None]]
     return queue.queued, asked
 
 
-def test_urgent_news_queue_the_group_at_once_and_ask_nobody() -> None:
+def test_urgent_changes_queue_the_group_at_once_and_ask_nobody() -> None:
     assert routed(False, urgent=True) == ([(GROUP, None)], [])
 
 

@@ -65,7 +65,7 @@ class Stage(World):
 
     async def reach(self, phase: str) -> None:
         while self.phase() != phase:
-            await self.look(NAME)
+            await self.reconcile(NAME)
             await asyncio.sleep(5.0)
 
     def complete(self) -> tuple[str, str]:
@@ -82,9 +82,9 @@ class Stage(World):
         body["metadata"]["resourceVersion"] = str(self.kube.version)
 
 
-def play(story: Callable[[Stage], Any]) -> None:
+def play(history: Callable[[Stage], Any]) -> None:
     async def main(_: World) -> None:
-        await story(Stage())
+        await history(Stage())
 
     life(main)
 
@@ -92,25 +92,25 @@ def play(story: Callable[[Stage], Any]) -> None:
 def test_step_that_runs_out_of_time_leaves_its_reason() -> None:
     """Without it a fleet would stand still and nothing would say why."""
 
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
         await stage.reach("Committing")
         stage.moody.busy = True
         await stage.live(times=16)
         assert stage.complete() == ("BrokerUnreachable", "the brokers did not answer in time")
 
-    play(story)
+    play(history)
 
 
 def test_refusal_of_a_whole_request_has_the_word_of_our_conditions() -> None:
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
         await stage.reach("Committing")
         stage.moody.answers = [KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "group 'g'")] * 20
         await stage.live()
         assert (stage.phase(), stage.complete()[0]) == ("Committing", "AuthorizationFailed")
 
-    play(story)
+    play(history)
 
 
 def is_gone(stage: Stage) -> None:
@@ -140,7 +140,7 @@ def is_done_by_its_group(stage: Stage) -> None:
 def test_nothing_is_committed_for_what_only_a_stale_cache_says(truth: Callable[[Stage], None]) -> None:
     """An operator that was suspended goes on with what it had, and other programs may have committed since."""
 
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
         await stage.reach("Committing")
         truth(stage)
@@ -148,7 +148,7 @@ def test_nothing_is_committed_for_what_only_a_stale_cache_says(truth: Callable[[
         await asyncio.sleep(1.0)
         assert stage.kafka.sets == 0
 
-    play(story)
+    play(history)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_reset_that_another_program_overtook_is_done_only_if_no_commit_can_have_
 ) -> None:
     """Only the process that has brought the reset to `Committing` knows it, and only until an answer is lost."""
 
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
         await stage.reach("Committing")
         if another_process:
@@ -176,51 +176,51 @@ def test_reset_that_another_program_overtook_is_done_only_if_no_commit_can_have_
         assert await stage.live(times=20) == phase
         assert stage.complete()[0] == ("OffsetsSet" if phase == "Succeeded" else "OffsetsOvertaken")
 
-    play(story)
+    play(history)
 
 
 def test_offsets_that_were_read_before_a_hindrance_are_not_decided_upon_after_it() -> None:
     """The annotation may come right behind a read, and be removed hours later."""
 
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
-        await stage.reach("StandingDown")
-        await stage.look(NAME)  # reads
+        await stage.reach("StoppingWorkers")
+        await stage.reconcile(NAME)  # reads
         group = stage.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
         group["metadata"]["annotations"] = {PAUSED_ANNOTATION: "true"}
         stage.renew(group)
-        await stage.look(NAME)
+        await stage.reconcile(NAME)
         assert stage.complete()[0] == "PausedByAnnotation"
         await asyncio.sleep(READ_SECONDS + 1.0)
         stage.kafka.commits = dict.fromkeys(PLACES, Committed(70))
         group["metadata"]["annotations"] = {}
         stage.renew(group)
-        await stage.look(NAME)
-        assert stage.phase() == "StandingDown", "it reads again"
+        await stage.reconcile(NAME)
+        assert stage.phase() == "StoppingWorkers", "it reads again"
         await stage.reach("Committing")
         status = stage.get(OFFSET_RESET, NAME)["status"]  # type: ignore[index]
         assert {each["offset"] for each in status["previous"]} == {70}
 
-    play(story)
+    play(history)
 
 
-def test_workers_that_do_not_leave_are_waited_for_since_the_first_look() -> None:
-    async def story(stage: Stage) -> None:
+def test_workers_that_do_not_leave_are_waited_for_since_the_first_poll() -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
-        await stage.reach("StandingDown")
+        await stage.reach("StoppingWorkers")
         stage.moody.members = (Member(None, "orders-fleet-0"),)
         await stage.live(times=3)
         assert stage.complete()[0] == "StoppingWorkers"
         await stage.live(times=40)
         assert stage.complete()[0] == "WorkersRemain"
 
-    play(story)
+    play(history)
 
 
 def test_namespace_that_is_deleted_with_a_commit_under_way_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing can be created there any more, and so nothing can be remembered once the states are gone."""
 
-    async def story(stage: Stage) -> None:
+    async def history(stage: Stage) -> None:
         stage.reset()
         await stage.reach("Committing")
         made = stage.kube.create
@@ -237,14 +237,14 @@ def test_namespace_that_is_deleted_with_a_commit_under_way_is_not_kept(monkeypat
         stage.renew(body)
         for address in [each for each in stage.kube.objects if each[0] in (OPERATOR_STATE.kind, CONSUMER_GROUP.kind)]:
             del stage.kube.objects[address]
-        await stage.look(NAME)
+        await stage.reconcile(NAME)
         assert stage.kube.objects[OFFSET_RESET.kind, "shop", NAME]["metadata"]["finalizers"] == []
 
-    play(story)
+    play(history)
 
 
 @pytest.mark.parametrize(
-    ("mark", "fleet", "held"),
+    ("verdict", "fleet", "held"),
     [
         (None, None, True),
         ("Candidate", None, True),
@@ -255,12 +255,12 @@ def test_namespace_that_is_deleted_with_a_commit_under_way_is_not_kept(monkeypat
     ],
 )
 def test_only_a_fleet_that_never_ran_waits_for_a_reset_that_has_not_begun(
-    mark: str | None, fleet: JsonObject | None, held: bool
+    verdict: str | None, fleet: JsonObject | None, held: bool
 ) -> None:
     """A reset that waits or has failed would keep down one whose StatefulSet was deleted."""
 
-    async def story(stage: Stage) -> None:
-        stage.keep(CONSUMER_GROUP, "orders", {"fleet": {"marks": {"abc": {"state": mark}}}} if mark else {})
+    async def history(stage: Stage) -> None:
+        stage.keep(CONSUMER_GROUP, "orders", {"fleet": {"verdicts": {"abc": {"state": verdict}}}} if verdict else {})
         if fleet is not None:
             stage.put(STATEFUL_SET, MAIN.child("orders"), {"replicas": 0})
             body = stage.kube.objects[STATEFUL_SET.kind, "shop", MAIN.child("orders")]
@@ -272,4 +272,4 @@ def test_only_a_fleet_that_never_ran_waits_for_a_reset_that_has_not_begun(
         assert group is not None
         assert ((await gather(stage.context, group)).hold is not None) is held
 
-    play(story)
+    play(history)

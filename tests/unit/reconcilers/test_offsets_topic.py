@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,12 +12,12 @@ from fleet_consumer.net import Disconnected
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.planning.observation import BrokerSettings, ClusterObservation
-from fleet_operator.reconcilers.context import FAILURES, FirstLook
+from fleet_operator.reconcilers.context import FAILURES, FirstObservation
 from fleet_operator.reconcilers.kafkacluster import (
     PAUSE_SECONDS,
     PAUSE_SECONDS_MAX,
     ClusterSession,
-    OffsetsTopicWork,
+    KafkaClusterReconciler,
 )
 from fleet_operator.runtime.background import Background, Tasks
 from tests.unit.planning.builders import kafka_cluster, observation, unreachable
@@ -37,15 +38,18 @@ class Scene:
 
     def __init__(self, outcome: TopicChanges | Exception) -> None:
         self.outcome, self.attempts = outcome, list[str]()
-        self.queued, self.looks, self.events = list[Any](), list[Any](), list[str]()
+        self.queued, self.polls, self.events = list[Any](), list[Any](), list[str]()
         self.clock = VirtualClock(asyncio.get_running_loop())
-        observers = SimpleNamespace(change=self._change, look=lambda key, changed: self.looks.append((key, changed)))
-        events = SimpleNamespace(record=lambda news: self.events.append(news.reason))
-        self.work = OffsetsTopicWork(cast(Any, observers), cast(Any, events))
+        observers = SimpleNamespace(
+            change=self._change, poll_soon=lambda key, changed: self.polls.append((key, changed))
+        )
+        events = SimpleNamespace(record=lambda event: self.events.append(event.reason))
+        context = SimpleNamespace(observers=observers, events=events, ending=AsyncExitStack())
+        self.reconciler = KafkaClusterReconciler(cast(Any, context))
         self.tasks = Tasks()
         again = partial(self.queued.append, KEY)
         background = Background("shop/main", self.clock, self.tasks, again, FAILURES)
-        self.session = ClusterSession(background, FirstLook(self.clock))
+        self.session = ClusterSession(background, FirstObservation(self.clock))
 
     async def _change(self, key: Any, cluster_id: str, run: Any) -> TopicChanges:
         assert key == KEY
@@ -57,7 +61,7 @@ class Scene:
     def keep(self, seen: ClusterObservation | None, recorded: str | None = "cluster-a", **spec: Any) -> None:
         identity = ClusterIdentity(cluster_id=recorded)
         cluster = kafka_cluster(identity=identity, offsetsTopic=PROVISION | spec)
-        self.work.keep(self.session, KEY, BODY, cluster, seen)
+        self.reconciler.keep_offsets_topic(self.session, BODY, cluster, seen)
 
 
 def test_topic_is_created_once_the_cluster_is_on_record() -> None:
@@ -74,7 +78,7 @@ def test_topic_is_created_once_the_cluster_is_on_record() -> None:
         await asyncio.sleep(0.1)
         assert here.attempts == ["cluster-a"]
         assert (here.events, here.queued) == (["OffsetsTopicCreated"], [KEY])
-        assert here.looks == [(KEY, ("__consumer_offsets",))]
+        assert here.polls == [(KEY, ("__consumer_offsets",))]
         await here.tasks.close()
 
     run_virtual(main())
@@ -91,7 +95,7 @@ def test_refusal_is_reported_with_the_right_to_grant_and_tried_again_ever_less_o
         problem = here.session.refusal
         assert problem is not None
         assert problem.reason == "AuthorizationFailed"
-        assert "Create and AlterConfigs the topic __consumer_offsets" in problem.message
+        assert "Create and AlterConfigs on the topic __consumer_offsets" in problem.message
         here.keep(observation())
         assert here.session.refusal is None, "the topic is as wanted by now"
         await here.tasks.close()

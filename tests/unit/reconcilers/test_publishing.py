@@ -84,5 +84,5 @@ def test_status_is_written_where_only_spec_or_metadata_have_changed_since() -> N
 
 def context_of(store: Store, clock: VirtualClock) -> Context:
     statuses = StatusWriter(store, clock, Metrics(), writes_per_second=5.0, urgent_fields=URGENT_FIELDS)
-    events = SimpleNamespace(record=lambda news: None)
+    events = SimpleNamespace(record=lambda event: None)
     return cast("Context", SimpleNamespace(store=store, statuses=statuses, events=events, resync=lambda: RESYNC_S))

@@ -1,4 +1,4 @@
-"""Questions of runs: an answer that fails to come is a failure of that question, and the run is looked at again."""
+"""Questions of runs: an answer that fails to come is a failure of that question, and the run is reconciled again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_question_that_fails_tells_so_and_brings_the_run_back(error: Exception) 
 
         sessions.open(KEY, "uid").ask(read, lambda _: None, failed.append, seconds=1.0)
         await asyncio.sleep(0.1)
-        await sessions.close()
+        await sessions.tasks.close()
         return failed, queued
 
     assert run_virtual(main()) == ([error], [KEY])
@@ -51,7 +51,7 @@ def test_finding_of_what_was_started_over_is_not_taken_for_a_new_one() -> None:
         after = session.memory
         session.ask(read, lambda found: after.append(found + 1), lambda _: None, seconds=1.0)
         await asyncio.sleep(0.5)
-        await sessions.close()
+        await sessions.tasks.close()
         return before, session.memory
 
     assert run_virtual(main()) == ([1], [2])

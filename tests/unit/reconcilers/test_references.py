@@ -29,7 +29,7 @@ def read(body: dict[str, Any] | None) -> KafkaCluster | Problem:
         (
             {"metadata": HEAD, "spec": {"bootstrapServers": []}},
             "ClusterInvalid",
-            "correct what its condition Ready names",
+            "correct the field that its condition Ready names",
         ),
     ],
 )

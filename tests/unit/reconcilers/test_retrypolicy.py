@@ -29,9 +29,9 @@ class Policy:
 
     async def edit(self, *sequence: str) -> None:
         self.world.put(RETRY_POLICY, "standard", {"sequence": list(sequence)})
-        await self.look()
+        await self.reconcile()
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         self.world.deliver()
         await self._reconciler.reconcile(KEY)
         self.world.deliver()
@@ -68,7 +68,7 @@ def test_policy_that_cannot_be_used_serves_new_groups_by_its_state_also_without_
         await policy.edit(*MANY)
         policy.body["status"] = {}
         policy.restart()
-        await policy.look()
+        await policy.reconcile()
         assert (policy.state, policy.records) == (good, [f"standard-{good}"])
         found = await policy.followed()
         assert isinstance(found, PolicyRevision)
@@ -102,7 +102,7 @@ def test_record_of_an_unusable_policy_whose_state_was_lost_is_kept() -> None:
             if content is not None:
                 world.keep(RETRY_POLICY, "standard", content)
             policy.restart()
-            await policy.look()
+            await policy.reconcile()
             assert policy.records == record
             assert isinstance(await policy.followed(), Problem)
             world.keep(RETRY_POLICY, "standard", {"revision": record[0].removeprefix("standard-")})

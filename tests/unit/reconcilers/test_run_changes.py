@@ -1,4 +1,4 @@
-"""A Job or application that another hand has changed is told of, and left."""
+"""A Job or application that another client has changed is reported, and left."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def job(fields: list[JsonObject]) -> JsonObject:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
 
 
-@pytest.mark.parametrize(("child", "named"), [(job(FIELDS), "kubectl-edit"), (trim_job(job(FIELDS)), "another hand")])
+@pytest.mark.parametrize(("child", "named"), [(job(FIELDS), "kubectl-edit"), (trim_job(job(FIELDS)), "another client")])
 def test_changed_job_is_reported_with_its_remedy(child: JsonObject, named: str) -> None:
-    (news,) = told(child)
-    assert news.reason == "ChangedByOthers"
-    assert f"Job `again` was changed by {named}" in news.note
-    assert "delete the Redrive" in news.note
+    (event,) = told(child)
+    assert event.reason == "ChangedByOthers"
+    assert f"Job `again` was changed by {named}" in event.note
+    assert "delete the Redrive" in event.note
 
 
 def test_job_as_it_was_made_and_one_that_has_ended_are_not() -> None:

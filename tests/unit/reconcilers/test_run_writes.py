@@ -43,13 +43,13 @@ def test_hundred_batches_of_a_redrive_are_a_bounded_number_of_writes() -> None:
     async def life(world: redrives.World) -> None:
         world.redrive()
         for batch in range(1, COUNTED + 1):
-            await world.look()
+            await world.reconcile()
             world.controller()
             counts = {"selected": batch, "moved": batch, "guarded": 0, "movedBefore": 0, "failedAgain": 0}
             world.sight.positions = (Committed(batch, json.dumps({"v": 1, "end": COUNTED, **counts})),)
             await asyncio.sleep(5.0)
         world.finish()
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Succeeded"
         made = writes(world.kube)
         assert made[REDRIVE.kind] >= COUNTED - 5, "each batch is shown"

@@ -127,7 +127,7 @@ def test_leader_that_was_suspended_does_not_write_over_what_its_successor_wrote(
 def test_object_of_another_kafka_group_takes_nothing_over_from_its_namesake(spec: dict[str, Any], gone: bool) -> None:
     async def life(place: Place) -> None:
         await place.states.save(owner(), PINNED, before=None)
-        place.states.forget(CONSUMER_GROUP, KEY)
+        place.states.drop_state(CONSUMER_GROUP, KEY)
         if gone:
             body = place.kube.objects.pop((OPERATOR_STATE.kind, "shop", "orders.consumergroup"))
             place.store.cache(OPERATOR_STATE).remove(
@@ -161,7 +161,7 @@ def test_object_that_takes_the_place_of_its_namesake_takes_over_what_was_known()
         assert place.read(owner("second")) == PINNED
         await place.states.save(owner("second"), OTHER, before=None)
         assert place.stored["metadata"]["ownerReferences"][0]["uid"] == "second"
-        place.states.forget(CONSUMER_GROUP, KEY)
+        place.states.drop_state(CONSUMER_GROUP, KEY)
         body = place.kube.objects.pop((OPERATOR_STATE.kind, "shop", "orders.consumergroup"))
         place.store.cache(OPERATOR_STATE).remove(
             ("shop", "orders.consumergroup"), body["metadata"]["uid"], place.kube.version
@@ -197,7 +197,7 @@ def test_kafka_cluster_that_was_made_again_accepts_the_cluster_that_it_finds(gon
     async def life(place: Place) -> None:
         former, present = (owner(uid) | {"kind": "KafkaCluster"} for uid in ("first", "second"))
         await place.states.save(former, ClusterIdentity(cluster_id="old"), before=None)
-        place.states.forget(KAFKA_CLUSTER, KEY)
+        place.states.drop_state(KAFKA_CLUSTER, KEY)
         if gone:
             body = place.kube.objects.pop((OPERATOR_STATE.kind, "shop", "orders.kafkacluster"))
             place.store.cache(OPERATOR_STATE).remove(

@@ -15,7 +15,7 @@ from fleet_operator.reconcilers.worker_watch import (
     NAMESPACE_CALLS_MAX,
     WorkerWatch,
 )
-from tests.unit.reconcilers.test_worker_watch import GROUP, Beside, pods
+from tests.unit.reconcilers.test_worker_watch import GROUP, RunningScene, pods
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 
@@ -50,7 +50,7 @@ class Network:
         return self._bodies.pop(0)
 
 
-class Networked(Beside):
+class Networked(RunningScene):
     """The same with the real client."""
 
     def __init__(self, silent: Callable[[str], bool]) -> None:
@@ -58,7 +58,7 @@ class Networked(Beside):
         self.network = Network(silent)
         client = WorkerStatusClient()
         client._session = self.network  # type: ignore[assignment]
-        self.watch = WorkerWatch(client, VirtualClock(asyncio.get_running_loop()), self.news.append)
+        self.watch = WorkerWatch(client, VirtualClock(asyncio.get_running_loop()), self.changed.append)
         self.asked = self.network.asked
 
     def fleets(self, namespace: str, silent: int) -> None:
@@ -90,7 +90,7 @@ def test_silent_workers_of_some_namespaces_keep_no_answers_from_the_others(names
         assert len(scene.watch.answers(GROUP, group)) == len(group)
         for _ in range(30):
             await scene.run(10)
-            assert GROUP not in scene.news
+            assert GROUP not in scene.changed
         assert len(scene.watch.answers(GROUP, group)) == len(group)
         assert scene.network.open_most <= CALLS_AT_ONCE_MAX
 

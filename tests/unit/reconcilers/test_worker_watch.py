@@ -47,8 +47,8 @@ class Scene:
     def __init__(self) -> None:
         self.clock = StillClock()
         self.client = Answers()
-        self.news: list[Any] = []
-        self.watch = WorkerWatch(self.client, self.clock, self.news.append)
+        self.changed: list[Any] = []
+        self.watch = WorkerWatch(self.client, self.clock, self.changed.append)
 
     async def visit(self, pods: list[dict[str, Any]], *, after: float = 0.0) -> dict[str, WorkerObservation]:
         """A reconcile, and what it finds once whoever is asked has answered."""
@@ -135,37 +135,37 @@ async def test_silent_worker_is_asked_at_once_when_its_pod_is_replaced(scene: Sc
 async def test_only_a_changed_answer_requeues_the_group(scene: Scene) -> None:
     group = pods("orders-0")
     await scene.visit(group)
-    assert scene.news == [GROUP]
+    assert scene.changed == [GROUP]
     await scene.visit(group, after=FRESH_SECONDS)
-    assert scene.news == [GROUP]
+    assert scene.changed == [GROUP]
     scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", breaker=OPEN)
     await scene.visit(group, after=FRESH_SECONDS)
-    assert scene.news == [GROUP, GROUP]
+    assert scene.changed == [GROUP, GROUP]
 
 
-async def test_work_is_no_news_and_the_last_is_kept_with_its_time(scene: Scene) -> None:
+async def test_work_is_no_change_and_the_last_is_kept_with_its_time(scene: Scene) -> None:
     group, found = pods("orders-0"), {}
     for records in range(3):
         work = WorkObservation(busy_seconds=records / 2, records=records, slots=1)
         scene.client.said["orders-0"] = WorkerObservation(pod="orders-0", work=work)
         found = await scene.visit(group, after=FRESH_SECONDS)
-    assert scene.news == [GROUP]
+    assert scene.changed == [GROUP]
     assert found["orders-0"].work == WorkObservation(busy_seconds=1.0, records=2, slots=1)
     assert found["orders-0"].heard_at == scene.clock.wall()
 
 
-class Beside(Scene):
-    """A watch whose own loop runs on a virtual clock: reconciles come only when it brings news."""
+class RunningScene(Scene):
+    """A watch whose own loop runs on a virtual clock: reconciles come only when it reports a change."""
 
     def __init__(self) -> None:
         super().__init__()
         loop = asyncio.get_running_loop()
         self.asked: list[tuple[float, str]] = []
-        self.watch = WorkerWatch(self.client, VirtualClock(loop), self.news.append)
+        self.watch = WorkerWatch(self.client, VirtualClock(loop), self.changed.append)
         self._member = self.client.member
-        self.client.member = self._note  # type: ignore[method-assign]
+        self.client.member = self._record  # type: ignore[method-assign]
 
-    async def _note(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
+    async def _record(self, pod: str, ip: str, port: int, uid: str) -> WorkerObservation | None:
         self.asked.append((asyncio.get_running_loop().time(), pod))
         return await self._member(pod, ip, port, uid)
 
@@ -176,13 +176,13 @@ class Beside(Scene):
 
     async def run(self, seconds: float) -> None:
         self.asked.clear()
-        self.news.clear()
+        self.changed.clear()
         await asyncio.sleep(seconds)
 
 
-def alone(life: Callable[[Beside], Awaitable[None]]) -> None:
+def alone(life: Callable[[RunningScene], Awaitable[None]]) -> None:
     async def main() -> None:
-        scene = Beside()
+        scene = RunningScene()
         asking = asyncio.create_task(scene.watch.keep_asking())
         await life(scene)
         await scene.watch.close()
@@ -192,7 +192,7 @@ def alone(life: Callable[[Beside], Awaitable[None]]) -> None:
 
 
 def test_workers_are_asked_again_and_again_without_reconciles() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         scene.watch.answers(GROUP, pods("orders-0", "orders-1"))
         await scene.run(120)
         for pod in ("orders-0", "orders-1"):
@@ -203,14 +203,14 @@ def test_workers_are_asked_again_and_again_without_reconciles() -> None:
 
 
 def test_fleet_that_is_not_followed_closely_is_asked_less_often_and_keeps_its_answers() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         group = pods("orders-0")
         scene.watch.answers(GROUP, group)
         scene.watch.follow(GROUP, closely=False)
         await scene.run(20)
         await scene.run(600)
         assert set(scene.times("orders-0")) <= {CALM_SECONDS, CALM_SECONDS + 1}
-        assert scene.news == []
+        assert scene.changed == []
         assert len(scene.watch.answers(GROUP, group)) == 1
 
     alone(life)
@@ -220,7 +220,7 @@ def test_fleet_that_is_not_followed_closely_is_asked_less_often_and_keeps_its_an
 def test_fleet_is_asked_soon_once_it_is_followed_closely_and_loses_no_answer_by_that(workers: int) -> None:
     """Answers may be minutes old by then, longer than those of a closely followed fleet count."""
 
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         group = pods(*(f"orders-{number}" for number in range(workers)))
         scene.watch.answers(GROUP, group)
         scene.watch.follow(GROUP, closely=False)
@@ -230,17 +230,17 @@ def test_fleet_is_asked_soon_once_it_is_followed_closely_and_loses_no_answer_by_
         for _ in range(120):
             assert len(scene.watch.answers(GROUP, group)) == workers
             await asyncio.sleep(1)
-        assert scene.news == []
+        assert scene.changed == []
         assert len(scene.times("orders-0")) >= 2
 
     alone(life)
 
 
 @pytest.mark.parametrize("closely", [True, False])
-def test_answers_of_a_large_fleet_count_until_its_workers_have_their_turn_again(closely: bool) -> None:
+def test_answers_of_a_large_fleet_count_until_its_workers_are_asked_again(closely: bool) -> None:
     """Three rounds, and many other workers that are to be asked too: a turn comes every minute and a half."""
 
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         large = pods(*(f"orders-{number}" for number in range(140)))
         for other in range(20):
             scene.watch.answers(("shop", f"other-{other}"), pods(*(f"other-{other}-{n}" for n in range(90))))
@@ -248,7 +248,7 @@ def test_answers_of_a_large_fleet_count_until_its_workers_have_their_turn_again(
         scene.watch.follow(GROUP, closely=closely)
         await scene.run(200)
         await scene.run(300)
-        assert scene.news == []
+        assert scene.changed == []
         assert len(scene.watch.answers(GROUP, large)) == len(large)
         assert max(scene.times("orders-7")) > KEPT_SECONDS
 
@@ -256,7 +256,7 @@ def test_answers_of_a_large_fleet_count_until_its_workers_have_their_turn_again(
 
 
 def test_a_thousand_workers_are_asked_within_the_budget() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         for fleet in range(250):
             scene.watch.answers(("shop", f"fleet-{fleet}"), pods(*(f"fleet-{fleet}-{n}" for n in range(4))))
         await scene.run(60)
@@ -268,13 +268,13 @@ def test_a_thousand_workers_are_asked_within_the_budget() -> None:
 
 
 def test_budget_is_free_again_when_fleets_go_or_are_followed_less_closely() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         fleets = [("shop", f"fleet-{number}") for number in range(250)]
         for fleet in fleets:
             scene.watch.answers(fleet, pods(*(f"{fleet[1]}-{n}" for n in range(4))))
         scene.watch.answers(GROUP, pods("orders-0"))
         for fleet in fleets[:100]:
-            scene.watch.forget(fleet)
+            scene.watch.drop_group(fleet)
         for fleet in fleets[100:]:
             scene.watch.follow(fleet, closely=False)
         for fleet in fleets[100:200]:
@@ -288,22 +288,22 @@ def test_budget_is_free_again_when_fleets_go_or_are_followed_less_closely() -> N
 
 
 def test_answer_that_came_no_more_brings_the_group_back_once() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         group = pods("orders-0", "orders-1")
         scene.watch.answers(GROUP, group)
         await scene.run(30)
         scene.client.said["orders-1"] = None
         await scene.run(KEPT_SECONDS + FRESH_SECONDS + 2)
-        assert scene.news == [GROUP]
+        assert scene.changed == [GROUP]
         assert [answer.pod for answer in scene.watch.answers(GROUP, group)] == ["orders-0"]
         await scene.run(120)
-        assert scene.news == []
+        assert scene.changed == []
 
     alone(life)
 
 
 def test_worker_that_does_not_answer_is_asked_less_and_less_often_and_the_others_as_before() -> None:
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         scene.client.said["orders-0"] = None
         scene.watch.answers(GROUP, pods("orders-0", "orders-1"))
         await scene.run(300)
@@ -320,35 +320,35 @@ def test_worker_that_does_not_answer_is_asked_less_and_less_often_and_the_others
 def test_new_worker_that_does_not_listen_yet_is_asked_again_soon_in_a_calm_fleet() -> None:
     """It begins after its container, and the first record that waits may be the one at which it gets stuck."""
 
-    async def life(scene: Beside) -> None:
+    async def life(scene: RunningScene) -> None:
         scene.client.said["orders-0"] = None
         scene.watch.answers(GROUP, pods("orders-0"))
         scene.watch.follow(GROUP, closely=False)
         await scene.run(FRESH_SECONDS / 2)
         del scene.client.said["orders-0"]
         await scene.run(FRESH_SECONDS)
-        assert scene.news == [GROUP]
+        assert scene.changed == [GROUP]
         await scene.run(4 * CALM_SECONDS)
         assert set(scene.times("orders-0")) <= {CALM_SECONDS, CALM_SECONDS + 1}
 
     alone(life)
 
 
-def test_forgotten_group_is_not_asked_and_brings_no_news() -> None:
-    async def life(scene: Beside) -> None:
+def test_forgotten_group_is_not_asked_and_reports_no_change() -> None:
+    async def life(scene: RunningScene) -> None:
         scene.watch.answers(GROUP, pods("orders-0"))
         await scene.run(30)
-        scene.watch.forget(GROUP)
+        scene.watch.drop_group(GROUP)
         scene.watch.follow(GROUP, closely=True)
         await scene.run(300)
-        assert (scene.asked, scene.news) == ([], [])
+        assert (scene.asked, scene.changed) == ([], [])
 
     alone(life)
 
 
 def test_closed_watch_leaves_no_question_open() -> None:
     async def main() -> None:
-        scene = Beside()
+        scene = RunningScene()
 
         async def never(pod: str, ip: str, port: int, uid: str) -> None:
             await asyncio.Event().wait()

@@ -8,7 +8,7 @@ from typing import Any
 from fleet_consumer.contract.failure_reasons import FailureReason
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import Failure
-from fleet_consumer.retry.headers import FailedDelivery, Origin, Story, failed_headers, redriven_headers
+from fleet_consumer.retry.headers import FailedDelivery, Origin, RetryHistory, failed_headers, redriven_headers
 
 ID = "0f6c2f3e-8f0e-4e0d-9a1b-000000000001"
 OTHER_ID = "0f6c2f3e-8f0e-4e0d-9a1b-000000000002"
@@ -59,17 +59,17 @@ def failed(
     at: int = NOW,
 ) -> Record:
     """A record of the failed topic at `offset`, whose origin is by default another for each offset."""
-    story = Story(
+    history = RetryHistory(
         Origin("flights", 0, offset if origin is None else origin, 7), 3, NOW - 1000, None, redrive_id, redrives
     )
     headers = failed_headers(
-        FailedDelivery(Record("x", 0, 0, 0, key, value), Failure(reason, "ValueError", error), "orders", at, story)
+        FailedDelivery(Record("x", 0, 0, 0, key, value), Failure(reason, "ValueError", error), "orders", at, history)
     )
     return Record(FAILED, 0, offset, at, key, value, headers)
 
 
-def moved(record: Record, story: Story, redrive_id: str) -> Record:
+def moved(record: Record, history: RetryHistory, redrive_id: str) -> Record:
     """The copy of a failed record in the redrive topic."""
     source = f"{record.partition}:{record.offset}"
-    headers = redriven_headers(record.headers, story, redrive_id=redrive_id, source=source, now_ms=NOW)
+    headers = redriven_headers(record.headers, history, redrive_id=redrive_id, source=source, now_ms=NOW)
     return Record(REDRIVE, 1, 99, NOW, record.key, record.value, headers)

@@ -25,7 +25,7 @@ SOURCE = TopicPartition(FAILED, 0)
 
 
 class Clock:
-    """Moves on by a little with every look, so that what waits for a time comes to its end."""
+    """Moves on by a little with every call, so that what waits for a time comes to its end."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -177,7 +177,7 @@ def parted(counts: Mapping[int, int]) -> list[Record]:
     ]
 
 
-def test_all_partitions_are_moved_in_turns() -> None:
+def test_all_partitions_are_moved_round_robin() -> None:
     brokers = Brokers(parted({0: 50, 1: 50, 2: 5}))
     assert run(brokers, recordsPerSecond=10).run()["moved"] == 105
     assert Counter(brokers.batches[0]) == {b"0": 4, b"1": 3, b"2": 3}
@@ -214,7 +214,7 @@ def test_nothing_is_moved_while_a_part_of_the_ledger_is_away() -> None:
     assert brokers.sent == []
 
 
-def test_only_the_records_that_are_named_are_looked_at() -> None:
+def test_only_the_records_that_are_named_are_examined() -> None:
     brokers = Brokers(parted({0: 9, 1: 9, 2: 9}))
     named = [{"partition": 0, "offset": 3}, {"partition": 0, "offset": 6}, {"partition": 2, "offset": 8}]
     counts = run(brokers, filter__records=[*named, {"partition": 2, "offset": 99}]).run()
@@ -307,6 +307,6 @@ class Halting(Brokers):
 
 
 def test_rate_limit_delay_does_not_count_as_broker_outage() -> None:
-    """The clock moves with every look at it: a record in a second takes longer than a stall."""
+    """The clock moves with every reading of it: a record in a second takes longer than a stall."""
     brokers = Halting([failed(n) for n in range(2 * int(STALL_S))])
     assert run(brokers, recordsPerSecond=1).run()["moved"] == 2 * int(STALL_S)

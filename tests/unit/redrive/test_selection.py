@@ -23,16 +23,16 @@ def run(
     """The offsets that a run selects, and what it writes to the redrive topic."""
     known = Ledger(redrive_id)
     for record in ledger or []:
-        known.note(record, NOW)
+        known.record_moved(record, NOW)
     selection = Selection(wanted, known, redrive_id=redrive_id, max_redrives=3)
     offsets, written = [], []
     for record in topic:
         choice = selection.choose(record, NOW)
         if choice.decision in (Decision.MOVE, Decision.MOVED_BEFORE):
-            selection.take(choice)
+            known.add(choice.digest, record)
             offsets.append(record.offset)
         if choice.decision is Decision.MOVE:
-            written.append(moved(record, choice.story, redrive_id))
+            written.append(moved(record, choice.history, redrive_id))
     return offsets, written
 
 
@@ -57,7 +57,7 @@ def test_killed_run_counts_moved_records_and_writes_only_the_rest(written_before
 
 
 def test_copies_in_the_failed_topic_are_moved_once() -> None:
-    """A record redelivered on the main topic after its hop was written runs through its attempts twice."""
+    """A record redelivered on the main topic after its retry publish was written runs through its attempts twice."""
     topic = [failed(0, origin=5), failed(1, origin=6), failed(2, origin=5)]
     offsets, written = run(topic)
     assert offsets == [0, 1]

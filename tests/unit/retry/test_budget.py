@@ -68,8 +68,8 @@ def test_old_records_leave_the_window() -> None:
 
 def test_open_breaker_is_probed_after_its_cooldown_and_not_before() -> None:
     breaker = opened(100.0)
-    assert breaker.look(129.9) is OPEN
-    assert breaker.look(130.0) is HALF_OPEN
+    assert breaker.state_at(129.9) is OPEN
+    assert breaker.state_at(130.0) is HALF_OPEN
     assert (breaker.since, breaker.until) == (130.0, None)
 
 
@@ -77,7 +77,7 @@ def test_failed_probe_opens_it_again_for_another_cooldown() -> None:
     breaker = opened(100.0)
     assert breaker.failed(130.0) is OPEN
     assert breaker.until == 160.0
-    assert breaker.look(159.0) is OPEN
+    assert breaker.state_at(159.0) is OPEN
 
 
 def test_consecutive_successes_close_the_breaker_and_reset_its_window() -> None:
@@ -87,7 +87,7 @@ def test_consecutive_successes_close_the_breaker_and_reset_its_window() -> None:
     assert breaker.failed(131.0) is CLOSED
 
 
-def test_failure_between_probes_counts_them_anew() -> None:
+def test_failure_between_probes_counts_them_again() -> None:
     breaker = opened(100.0)
     breaker.succeeded(130.0)
     breaker.failed(131.0)
@@ -121,11 +121,11 @@ def test_edited_budget_is_used_from_the_next_record_on() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 40, allow_nan=False)), max_size=200))
 def test_breaker_opens_only_above_the_budget_of_its_window(ends: list[tuple[bool, float]]) -> None:
-    """Beside a slow account of the same window, whose granularity is a second."""
+    """Next to a slow account of the same window, whose granularity is a second."""
     breaker, now, history = Breaker(BUDGET, 0.0), 0.0, list[tuple[float, bool]]()
     for good, pause in ends:
         now += pause
-        before = breaker.look(now)
+        before = breaker.state_at(now)
         after = breaker.succeeded(now) if good else breaker.failed(now)
         history.append((now, good))
         if before is CLOSED and after is OPEN:

@@ -10,16 +10,16 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.record import Delivery, Record, TimestampType, TopicPartition
-from fleet_consumer.retry.headers import Origin, Story
-from fleet_consumer.retry.routing import RetriedRecord, retried, story_of
+from fleet_consumer.retry.headers import Origin, RetryHistory
+from fleet_consumer.retry.routing import RetriedRecord, history_of, retried
 
-STORY = Story(Origin("flights", 3, 42, 1_357), 2, 99, "a1b2c3d4e5")
+STORY = RetryHistory(Origin("flights", 3, 42, 1_357), 2, 99, "a1b2c3d4e5")
 READ = Record(
     "_fleet.orders.retry.5s", 1, 7, 5_000, b"k", b"v", [("a", b"1"), ("kr-attempt", b"2"), ("a", None)], leader_epoch=4
 )
 
 
-def test_handler_sees_the_origin_and_finds_beside_it_where_the_record_was_read() -> None:
+def test_handler_sees_the_origin_and_finds_next_to_it_where_the_record_was_read() -> None:
     record = retried(READ, STORY)
     assert (record.topic, record.partition, record.offset, record.timestamp) == ("flights", 3, 42, 1_357)
     assert (record.key, record.value, record.headers) == (b"k", b"v", [("a", b"1"), ("a", None)])
@@ -43,8 +43,8 @@ def test_epoch_belongs_to_the_committed_partition() -> None:
 
 def test_first_delivery_is_its_own_origin() -> None:
     assert READ.delivery == Delivery(READ.topic, READ.partition, READ.offset, READ.timestamp, 0)
-    assert story_of(READ) == Story(Origin(READ.topic, READ.partition, READ.offset, READ.timestamp))
-    assert story_of(retried(READ, STORY)) is STORY
+    assert history_of(READ) == RetryHistory(Origin(READ.topic, READ.partition, READ.offset, READ.timestamp))
+    assert history_of(retried(READ, STORY)) is STORY
 
 
 def test_copies_of_any_kind_are_whole() -> None:

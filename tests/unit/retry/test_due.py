@@ -73,7 +73,7 @@ def test_redriven_record_never_waits() -> None:
 
 
 def test_broker_with_a_fast_clock_delays_a_record_by_its_delay_at_most() -> None:
-    """Its time would move on with every look; the head keeps the time that it was given first."""
+    """Its time would move on with every call; the head keeps the time that it was given first."""
     made = clock()
     century = run(T + 100 * 365 * 86_400_000)
     assert made.split(PARTITION, century, T) == 0
@@ -90,7 +90,7 @@ def test_record_without_a_time_waits_for_its_delay_once() -> None:
 
 
 def test_record_that_took_the_place_of_the_head_has_its_own_time() -> None:
-    """The topic was made anew, or its leader lost the end of the log, while the partition waited."""
+    """The topic was created again, or its leader lost the end of the log, while the partition waited."""
     made = clock()
     assert made.split(PARTITION, run(T), T) == 0
     assert made.take_due(T + 30_000) == [PARTITION]
@@ -98,10 +98,10 @@ def test_record_that_took_the_place_of_the_head_has_its_own_time() -> None:
     assert made.waiting[PARTITION].due_at == T + 50_000
 
 
-def test_partition_that_went_away_is_not_resumed_and_starts_anew_when_it_returns() -> None:
+def test_partition_that_went_away_is_not_resumed_and_starts_again_when_it_returns() -> None:
     made = clock()
     made.split(PARTITION, run(T), T + 1)
-    made.forget([PARTITION])
+    made.discard_partitions([PARTITION])
     assert made.take_due(T + 10**6) == []
     made.assign(PARTITION, 30)
     assert made.waiting == {}
@@ -109,7 +109,7 @@ def test_partition_that_went_away_is_not_resumed_and_starts_anew_when_it_returns
 
 
 def test_partition_assigned_again_without_having_gone_forgets_its_head() -> None:
-    """After an assignment nothing of a wait is left: a stale one would leave the partition paused for ever."""
+    """After an assignment nothing of a wait is left: a stale one would leave the partition paused indefinitely."""
     made = clock()
     made.split(PARTITION, run(T), T + 1)
     made.assign(PARTITION, 30)

@@ -15,13 +15,13 @@ from fleet_consumer.retry.headers import (
     SKEW_MS,
     FailedDelivery,
     Origin,
-    Story,
+    RetryHistory,
     clamped,
     failed_headers,
-    first_story,
-    hop_headers,
+    first_history,
     read,
     redriven_headers,
+    retry_headers,
     without_details,
 )
 from tests.unit.retry.policies import REVISION, UNKNOWN, policies, policy
@@ -34,7 +34,7 @@ def record(*headers: tuple[str, bytes | None], first_failed_at: int | None = Non
 
 
 def source_failure(record: Record, group_id: str, now_ms: int) -> FailedDelivery:
-    return FailedDelivery(record, FAILURE, group_id, now_ms, first_story(record))
+    return FailedDelivery(record, FAILURE, group_id, now_ms, first_history(record))
 
 
 def test_failed_record_names_its_origin_and_its_error() -> None:
@@ -101,27 +101,27 @@ def waiting(*headers: tuple[str, bytes | None]) -> Record:
     return Record(TOPIC, 1, 7, NOW, b"k", b"v", headers)
 
 
-def story(**changed: bytes | None) -> Story:
-    """The story of a whole record whose headers were changed; names have underscores and no prefix."""
+def history(**changed: bytes | None) -> RetryHistory:
+    """The retry history of a whole record whose headers were changed; names have underscores and no prefix."""
     told: dict[str, bytes | None] = {**TOLD, **{f"kr-{name.replace('_', '-')}": v for name, v in changed.items()}}
     return clamped(read(waiting(*told.items()), now_ms=NOW), FOUND)
 
 
 def test_every_retry_header_is_read() -> None:
-    assert story() == Story(ORIGIN, 2, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000, damaged=False)
+    assert history() == RetryHistory(ORIGIN, 2, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000, damaged=False)
 
 
-def test_story_survives_a_hop() -> None:
-    told = hop_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), FOUND.newest, delay_s=3600)
+def test_story_survives_a_retry_publish() -> None:
+    told = retry_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, history()), FOUND.newest, delay_s=3600)
     again = clamped(read(waiting(*told), now_ms=NOW), FOUND)
-    assert again == Story(ORIGIN, 3, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000)
+    assert again == RetryHistory(ORIGIN, 3, NOW - 10_000, REVISION, "0f6c2f3e-8f0e", 1, NOW - 5_000)
 
 
-def test_headers_do_not_grow_from_hop_to_hop() -> None:
+def test_headers_do_not_grow_from_retry_publish_to_retry_publish() -> None:
     record = waiting(("traceparent", b"00-ab"))
     for attempt in range(50):
-        known = Story(ORIGIN, attempt, NOW, REVISION)
-        headers = hop_headers(FailedDelivery(record, FAILURE, "orders", NOW, known), FOUND.newest, delay_s=5)
+        known = RetryHistory(ORIGIN, attempt, NOW, REVISION)
+        headers = retry_headers(FailedDelivery(record, FAILURE, "orders", NOW, known), FOUND.newest, delay_s=5)
         record = waiting(*headers)
     assert len(record.headers) == len(dict(record.headers)) == 14
 
@@ -135,39 +135,39 @@ def test_last_of_several_values_counts() -> None:
     "value", [None, b"", b"x", b"-1", b"+1", b"1.0", b" 1", b"01", b"1_0", "٣".encode(), b"\xff" * 9]
 )
 def test_attempt_that_is_not_a_number_is_absent_and_reported(value: bytes | None) -> None:
-    found = story(attempt=value)
+    found = history(attempt=value)
     assert (found.attempt, found.damaged, found.origin) == (0, True, ORIGIN)
 
 
 @pytest.mark.parametrize("value", [b"4", b"1000000000", b"9" * 19])
 def test_attempt_beyond_the_sequence_is_its_last_and_reported(value: bytes) -> None:
-    assert (story(attempt=value).attempt, story(attempt=value).damaged) == (3, True)
+    assert (history(attempt=value).attempt, history(attempt=value).damaged) == (3, True)
 
 
 def test_attempt_beyond_a_shorter_newest_sequence_is_no_damage_when_its_own_is_forgotten() -> None:
-    found = story(attempt=b"9", policy=b"standard@" + UNKNOWN.encode())
+    found = history(attempt=b"9", policy=b"standard@" + UNKNOWN.encode())
     assert (found.attempt, found.policy, found.damaged) == (3, UNKNOWN, False)
 
 
 def test_time_a_century_ahead_is_now_and_reported() -> None:
-    found = story(first_failed_at=str(NOW + 100 * 365 * 86_400_000).encode())
+    found = history(first_failed_at=str(NOW + 100 * 365 * 86_400_000).encode())
     assert (found.first_failed_at, found.damaged) == (NOW, True)
 
 
 @pytest.mark.parametrize("timestamp", [-(2**63), -5, -1, 0, 2**63 - 1])
 def test_any_time_that_a_record_can_have_is_the_same_in_its_retries(timestamp: int) -> None:
-    found = story(origin_timestamp=str(timestamp).encode())
+    found = history(origin_timestamp=str(timestamp).encode())
     assert (found.origin.timestamp, found.damaged) == (timestamp, False)
 
 
 @pytest.mark.parametrize("value", [b"-0", b"--5", str(2**63).encode(), str(-(2**63) - 1).encode()])
 def test_impossible_time_is_reported(value: bytes) -> None:
-    found = story(origin_timestamp=value)
+    found = history(origin_timestamp=value)
     assert (found.origin.offset, found.damaged) == (42, True)
 
 
 def test_clocks_that_disagree_a_little_are_no_damage() -> None:
-    found = story(first_failed_at=str(NOW + SKEW_MS).encode())
+    found = history(first_failed_at=str(NOW + SKEW_MS).encode())
     assert (found.first_failed_at, found.damaged) == (NOW, False)
 
 
@@ -185,7 +185,7 @@ def test_clocks_that_disagree_a_little_are_no_damage() -> None:
 )
 def test_half_an_origin_is_none(name: str, value: bytes | None) -> None:
     """Then it is where the record was read: coordinates that exist, and are its own."""
-    found = story(**{name: value})
+    found = history(**{name: value})
     assert (found.origin, found.damaged) == (Origin(TOPIC, 1, 7, NOW), True)
 
 
@@ -193,13 +193,13 @@ def test_half_an_origin_is_none(name: str, value: bytes | None) -> None:
     "value", [b"standard", b"standard@", b"@" + REVISION.encode(), b"standard@A1B2C3D4E5", b"\xff@"]
 )
 def test_policy_without_a_revision_is_absent_and_reported(value: bytes) -> None:
-    assert (story(policy=value).policy, story(policy=value).damaged) == (None, True)
+    assert (history(policy=value).policy, history(policy=value).damaged) == (None, True)
 
 
 def test_record_without_any_of_our_headers_begins_where_it_is() -> None:
     """Somebody wrote it into the retry topic; it is handled like any record, from its first attempt on."""
     found = read(waiting(("a", b"b")), now_ms=NOW)
-    assert found == Story(Origin(TOPIC, 1, 7, NOW), damaged=True)
+    assert found == RetryHistory(Origin(TOPIC, 1, 7, NOW), damaged=True)
 
 
 NAMES = st.sampled_from([*TOLD, "kr-", "kr-anything", "KR-ATTEMPT", "traceparent", ""]) | st.text(max_size=12)
@@ -224,7 +224,7 @@ def test_any_headers_at_all_are_read_within_bounds(headers: Headers, with_polici
     assert found.origin.partition >= 0
     assert found.origin.offset >= 0
     assert len(found.origin.topic) <= 249
-    written = hop_headers(FailedDelivery(record, FAILURE, "orders", NOW, found), FOUND.newest, delay_s=5)
+    written = retry_headers(FailedDelivery(record, FAILURE, "orders", NOW, found), FOUND.newest, delay_s=5)
     again = read(waiting(*written), now_ms=NOW)
     assert (again.origin, again.attempt, again.redrive_count) == (found.origin, found.attempt + 1, found.redrive_count)
     assert not again.damaged
@@ -234,7 +234,7 @@ def test_any_headers_at_all_are_read_within_bounds(headers: Headers, with_polici
 
 def test_spring_profile_adds_its_names_and_encodings_to_the_failed_record_only() -> None:
     follows = policy("5s", headerProfile="Spring")
-    told = dict(failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows))
+    told = dict(failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, history()), follows))
     assert told["kafka_dlt-original-topic"] == b"flights"
     assert told["kafka_dlt-original-partition"] == struct.pack(">i", 3)
     assert told["kafka_dlt-original-offset"] == struct.pack(">q", 42)
@@ -243,30 +243,30 @@ def test_spring_profile_adds_its_names_and_encodings_to_the_failed_record_only()
     assert told["kafka_dlt-exception-fqcn"] == b"ValueError"
     assert told["kafka_dlt-exception-message"] == b"cancelled: UA 1545"
     assert told["kr-policy"] == f"standard@{REVISION}".encode()
-    hop = hop_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows, delay_s=5)
-    assert not [name for name, _ in hop if name.startswith("kafka_dlt-")]
+    written = retry_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, history()), follows, delay_s=5)
+    assert not [name for name, _ in written if name.startswith("kafka_dlt-")]
 
 
 def test_spring_headers_of_an_earlier_failure_are_replaced() -> None:
     follows = policy("5s", headerProfile="Spring")
     given = waiting(("kafka_dlt-original-topic", b"older"), ("kafka_dlt-other", b"stays"))
-    told = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, story()), follows)
+    told = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, history()), follows)
     assert [value for name, value in told if name == "kafka_dlt-original-topic"] == [b"flights"]
     assert dict(told)["kafka_dlt-other"] == b"stays"
 
 
 def test_details_that_are_left_out_include_those_of_the_spring_profile() -> None:
     follows = policy("5s", headerProfile="Spring")
-    told = failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, story()), follows)
+    told = failed_headers(FailedDelivery(waiting(), FAILURE, "orders", NOW, history()), follows)
     names = set(dict(told)) - set(dict(without_details(told)))
     assert names == {"kr-error-class", "kr-error-message", "kafka_dlt-exception-fqcn", "kafka_dlt-exception-message"}
 
 
-def test_redriven_record_begins_anew_and_remembers() -> None:
+def test_redriven_record_begins_again_and_remembers() -> None:
     failed = failed_headers(
-        FailedDelivery(waiting(("traceparent", b"00-ab")), FAILURE, "orders", NOW, story()), FOUND.newest
+        FailedDelivery(waiting(("traceparent", b"00-ab")), FAILURE, "orders", NOW, history()), FOUND.newest
     )
-    told = redriven_headers(failed, story(), redrive_id="11112222-3333", source="4:17", now_ms=NOW + 1)
+    told = redriven_headers(failed, history(), redrive_id="11112222-3333", source="4:17", now_ms=NOW + 1)
     assert dict(told) == {
         "traceparent": b"00-ab",
         "kr-group": b"orders",
@@ -289,9 +289,9 @@ def test_redriven_record_loses_the_names_of_the_spring_profile_and_keeps_those_o
     """Handlers see the headers of the first delivery again."""
     follows = policy("5s", headerProfile="Spring")
     given = waiting(("kafka_dlt-other", b"stays"), ("a", b"b"))
-    failed = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, story()), follows)
+    failed = failed_headers(FailedDelivery(given, FAILURE, "orders", NOW, history()), follows)
     told = redriven_headers(
-        [*failed, ("kafka_dlt-original-topic", b"another")], story(), redrive_id="x", source="4:17", now_ms=NOW
+        [*failed, ("kafka_dlt-original-topic", b"another")], history(), redrive_id="x", source="4:17", now_ms=NOW
     )
     foreign = [header for header in told if not header[0].startswith("kr-")]
     assert foreign == [("kafka_dlt-other", b"stays"), ("a", b"b"), ("kafka_dlt-original-topic", b"another")]

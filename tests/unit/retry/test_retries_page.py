@@ -112,16 +112,16 @@ FAILURE = Failure(FailureReason.EXHAUSTED, "ValueError", "no", "exception=ValueE
 
 
 def test_table_of_headers_matches_each_kind_of_copy() -> None:
-    record, story = (
+    record, history = (
         Record("t", 0, 0, 0, b"", b""),
-        headers.Story(headers.Origin("t", 0, 0, 0), first_failed_at=1, reading="0" * 16),
+        headers.RetryHistory(headers.Origin("t", 0, 0, 0), first_failed_at=1, replay_epoch="0" * 16),
     )
     newest = policies().newest
-    failed = headers.failed_headers(headers.FailedDelivery(record, FAILURE, "g", 1, story), newest)
+    failed = headers.failed_headers(headers.FailedDelivery(record, FAILURE, "g", 1, history), newest)
     written = {
-        "retry": headers.hop_headers(headers.FailedDelivery(record, FAILURE, "g", 1, story), newest, delay_s=5),
+        "retry": headers.retry_headers(headers.FailedDelivery(record, FAILURE, "g", 1, history), newest, delay_s=5),
         "failed": failed,
-        "redrive": headers.redriven_headers(failed, story, redrive_id="x", source="0:1", now_ms=1),
+        "redrive": headers.redriven_headers(failed, history, redrive_id="x", source="0:1", now_ms=1),
     }
     told: dict[str, set[str]] = {where: set() for where in written}
     for name, _, where in rows("Header"):
@@ -161,7 +161,7 @@ def test_observer_alert_also_fires_when_its_metric_is_absent() -> None:
 
 def test_documented_numbers_and_topics_equal_the_code() -> None:
     assert f"{WINDOW_RECORDS:,} records" in PAGE
-    assert f"last {REBUILD_RECORDS:,} before" in PAGE
+    assert f"last {REBUILD_RECORDS:,} records before" in PAGE
     assert f"first {SEARCHED_CHARACTERS_MAX} characters" in PAGE
     assert (PROBES, "three successes in a row" in PAGE) == (3, True)
     topics = {naming.retry_topic("orders", "5m"), naming.redrive_topic("orders"), naming.failed_topic("orders")}
@@ -173,5 +173,7 @@ def test_documented_last_line_and_exit_codes_equal_the_commands() -> None:
     (line,) = [line for text in blocks("console") for line in text.splitlines() if line.startswith("{")]
     assert list(json.loads(line)) == ["ok", *COUNTS, "refused", "redrivenTo"]
     codes = (pod.EXIT_OK, pod.EXIT_SETTINGS, pod.EXIT_SURROUNDINGS)
-    assert "It ends with {} when it is done, {} when its settings are wrong, {} when".format(*codes) in PAGE
+    assert (
+        "The exit code is {} when the run is done, {} when its settings are wrong, and {} when".format(*codes) in PAGE
+    )
     assert pod.REDRIVE_CONFIG in PAGE

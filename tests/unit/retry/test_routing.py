@@ -11,8 +11,8 @@ from fleet_consumer.contract.naming import canonical_delay, retry_topic
 from fleet_consumer.contract.policies import Policies, Policy
 from fleet_consumer.record import Fatal, Record, RetryAfter, Skip
 from fleet_consumer.retry.failure import Drop, Failure, Retry, TimedOut, classify
-from fleet_consumer.retry.headers import Origin, Story, clamped, read
-from fleet_consumer.retry.routing import Hop, ToFailed, next_delay, partition_of, retried, route
+from fleet_consumer.retry.headers import Origin, RetryHistory, clamped, read
+from fleet_consumer.retry.routing import ToFailed, ToRetry, next_delay, partition_of, retried, route
 from tests.unit.retry.policies import OTHER, UNKNOWN, policies, policy
 
 NOW = 1_700_000_000_000
@@ -25,28 +25,29 @@ def source_record() -> Record:
     return Record("flights", 3, 42, 1_357_034_400_000, b"k", b"v", (("traceparent", b"00-ab"),))
 
 
-def delivered(hop: Hop, policies: Policies, *, now_ms: int = NOW, offset: int = 7) -> Record:
-    """The record as a retry worker hands it out: written by a hop, read from its topic, told by its headers."""
-    read_record = Record(hop.topic, 1, offset, now_ms, b"k", b"v", hop.headers)
+def delivered(publish: ToRetry, policies: Policies, *, now_ms: int = NOW, offset: int = 7) -> Record:
+    """The record as a retry worker hands it out: written by a retry publish, read from its topic, told by its
+    headers."""
+    read_record = Record(publish.topic, 1, offset, now_ms, b"k", b"v", publish.headers)
     return retried(read_record, clamped(read(read_record, now_ms=now_ms), policies))
 
 
-def life(found: Policies, error: BaseException) -> tuple[list[Record], list[str], Hop | ToFailed | Drop]:
+def life(found: Policies, error: BaseException) -> tuple[list[Record], list[str], ToRetry | ToFailed | Drop]:
     """All deliveries of a record whose handler always raises `error`, the topics that it waited in, and its end."""
     deliveries = [source_record()]
     topics: list[str] = []
     while True:
-        follows, _ = found.of(_revision(deliveries[-1]))
+        follows, _ = found.find_revision(_revision(deliveries[-1]))
         outcome = route(deliveries[-1], classify(error, follows), follows, group_id=GROUP, now_ms=NOW)
-        if not isinstance(outcome, Hop):
+        if not isinstance(outcome, ToRetry):
             return deliveries, topics, outcome
         topics.append(outcome.topic)
         deliveries.append(delivered(outcome, found))
-        assert len(deliveries) <= 101, "it goes round for ever"
+        assert len(deliveries) <= 101, "it goes round indefinitely"
 
 
 def _revision(record: Record) -> str | None:
-    return getattr(record, "story", Story(Origin("", 0, 0, 0))).policy
+    return getattr(record, "history", RetryHistory(Origin("", 0, 0, 0))).policy
 
 
 def test_six_delays_are_seven_deliveries_over_three_topics_and_end_in_the_failed_one() -> None:
@@ -112,7 +113,7 @@ def test_wait_that_the_application_asks_for_is_rounded_up_to_a_topic_that_is_the
     outcome = route(
         source_record(), classify(RetryAfter(seconds), found.newest), found.newest, group_id=GROUP, now_ms=NOW
     )
-    assert isinstance(outcome, Hop)
+    assert isinstance(outcome, ToRetry)
     assert (outcome.delay_s, outcome.attempt) == (delay, 1)
 
 
@@ -123,9 +124,9 @@ def test_wait_that_the_application_asks_for_uses_up_attempts() -> None:
     assert isinstance(end, ToFailed)
 
 
-def test_hop_carries_its_due_time_and_error() -> None:
+def test_retry_publish_carries_its_due_time_and_error() -> None:
     outcome = route(source_record(), AGAIN, policy("30s"), group_id=GROUP, now_ms=NOW)
-    assert isinstance(outcome, Hop)
+    assert isinstance(outcome, ToRetry)
     told = dict(outcome.headers)
     assert told["kr-not-before"] == str(NOW + 30_000).encode()
     assert told["kr-delay-ms"] == b"30000"
@@ -134,21 +135,21 @@ def test_hop_carries_its_due_time_and_error() -> None:
     assert "kr-reason" not in told
 
 
-def test_total_time_ends_the_attempts_and_a_redrive_begins_it_anew() -> None:
+def test_total_time_ends_the_attempts_and_a_redrive_begins_it_again() -> None:
     follows = policy("5s", "5s", "5s", maxTotalSeconds=100)
     origin = Origin("flights", 0, 1, 0)
-    assert next_delay(follows, Story(origin, 1, first_failed_at=NOW - 99_999), None, NOW) == 5
-    assert next_delay(follows, Story(origin, 1, first_failed_at=NOW - 100_000), None, NOW) is None
-    late = Story(origin, 1, first_failed_at=NOW - 10**9, redrive_count=1, redriven_at=NOW - 1_000)
+    assert next_delay(follows, RetryHistory(origin, 1, first_failed_at=NOW - 99_999), None, NOW) == 5
+    assert next_delay(follows, RetryHistory(origin, 1, first_failed_at=NOW - 100_000), None, NOW) is None
+    late = RetryHistory(origin, 1, first_failed_at=NOW - 10**9, redrive_count=1, redriven_at=NOW - 1_000)
     assert next_delay(follows, late, None, NOW) == 5
-    assert next_delay(follows, Story(origin), None, NOW) == 5
+    assert next_delay(follows, RetryHistory(origin), None, NOW) == 5
 
 
 def test_records_in_flight_follow_the_revision_they_failed_under() -> None:
     """Two edits of a policy while a record waits: it goes on by the one that it names; new failures use the newest."""
     before = policies("5s", "1h")
-    hop = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
-    assert isinstance(hop, Hop)
+    publish = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
+    assert isinstance(publish, ToRetry)
     second_edit = Policy(name="standard", revision=UNKNOWN, sequence=(30, 30, 30, 30))
     kept = {
         before.current: before.newest,
@@ -156,28 +157,28 @@ def test_records_in_flight_follow_the_revision_they_failed_under() -> None:
         UNKNOWN: second_edit,
     }
     edited = Policies("standard", UNKNOWN, kept, ("5s", "30s", "1m", "1h"), 12, 1_000_000)
-    record = delivered(hop, edited)
-    follows, known = edited.of(_revision(record))
+    record = delivered(publish, edited)
+    follows, known = edited.find_revision(_revision(record))
     second = route(record, AGAIN, follows, group_id=GROUP, now_ms=NOW)
     assert known
-    assert isinstance(second, Hop)
+    assert isinstance(second, ToRetry)
     assert (second.delay_s, second.attempt) == (3600, 2)
     fresh = route(source_record(), AGAIN, edited.newest, group_id=GROUP, now_ms=NOW)
-    assert isinstance(fresh, Hop)
+    assert isinstance(fresh, ToRetry)
     assert (fresh.delay_s, dict(fresh.headers)["kr-policy"]) == (30, f"standard@{UNKNOWN}".encode())
 
 
 def test_record_of_an_unknown_revision_continues_by_the_newest_from_its_attempt() -> None:
     before = policies("5s", "1h", "1h", "1h")
-    hop = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
-    assert isinstance(hop, Hop)
+    publish = route(source_record(), AGAIN, before.newest, group_id=GROUP, now_ms=NOW)
+    assert isinstance(publish, ToRetry)
     latest = Policy(name="standard", revision=OTHER, sequence=(30, 60))
     forgot = Policies("standard", OTHER, {OTHER: latest}, ("30s", "1m"), 12, 1_000_000)
-    record = delivered(hop, forgot)
-    follows, known = forgot.of(_revision(record))
+    record = delivered(publish, forgot)
+    follows, known = forgot.find_revision(_revision(record))
     second = route(record, AGAIN, follows, group_id=GROUP, now_ms=NOW)
     assert not known
-    assert isinstance(second, Hop)
+    assert isinstance(second, ToRetry)
     assert (second.delay_s, second.attempt) == (60, 2)
 
 
@@ -188,9 +189,9 @@ def test_no_header_of_a_record_names_its_target() -> None:
     forged = Record("_fleet.orders.retry.5s", 0, 1, NOW, b"k", b"v", headers)
     found = policies("5s", "30s")
     record = retried(forged, clamped(read(forged, now_ms=NOW), found))
-    hop = route(record, AGAIN, found.newest, group_id=GROUP, now_ms=NOW)
-    assert isinstance(hop, Hop)
-    assert hop.topic == retry_topic(GROUP, "30s")
+    publish = route(record, AGAIN, found.newest, group_id=GROUP, now_ms=NOW)
+    assert isinstance(publish, ToRetry)
+    assert publish.topic == retry_topic(GROUP, "30s")
     end = route(record, FAILURE, found.newest, group_id=GROUP, now_ms=NOW)
     assert isinstance(end, ToFailed)
     assert (end.topic, dict(end.headers)["kr-group"]) == ("_fleet.orders.failed", b"orders")

@@ -1,18 +1,19 @@
-"""A copy of a hop is told from a record that is read again, and from a record that only claims to be the same."""
+"""A copy of a retry publish is told from a record that is read again, and from a record that only claims to be the
+same."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.retry.headers import Origin, Story
+from fleet_consumer.retry.headers import Origin, RetryHistory
 from fleet_consumer.retry.suppression import RecordIdentity, Window, identity
 
 ORIGIN = Origin("flights", 3, 42, 1_357_034_400_000)
 
 
 def one(offset: int = 42, attempt: int = 1, redrives: int = 0, value: bytes | None = b"v") -> RecordIdentity:
-    return identity(Story(Origin("flights", 3, offset, 0), attempt, redrive_count=redrives), b"k", value)
+    return identity(RetryHistory(Origin("flights", 3, offset, 0), attempt, redrive_count=redrives), b"k", value)
 
 
 def test_copy_at_a_larger_offset_is_a_duplicate() -> None:
@@ -57,8 +58,8 @@ def test_forged_identity_does_not_make_another_record_disappear() -> None:
 def test_different_bytes_are_different_identities(
     first: tuple[bytes | None, bytes | None], second: tuple[bytes | None, bytes | None]
 ) -> None:
-    story = Story(ORIGIN, 1)
-    assert (identity(story, *first) == identity(story, *second)) == (first == second)
+    history = RetryHistory(ORIGIN, 1)
+    assert (identity(history, *first) == identity(history, *second)) == (first == second)
 
 
 @given(st.lists(st.integers(0, 30), max_size=200), st.integers(1, 10))
@@ -73,4 +74,4 @@ def test_window_is_bounded_and_remembers_the_last_ones(origins: list[int], size:
         elif len(newest) < size:
             assert duplicate
         seen.append(origin)
-    assert len(window) <= size
+    assert len(window._order) <= size

@@ -22,8 +22,8 @@ class OwningKube(MemoryKube):
     """A POST makes an entry "Update". An apply removes what its entry has and it leaves out, unless another has it."""
 
     async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
-        noted = {**body, "metadata": {**body["metadata"], "managedFields": [_entry("Update", set(_leaves(body)))]}}
-        return await super().create(noted, strict=strict)
+        recorded = {**body, "metadata": {**body["metadata"], "managedFields": [_entry("Update", set(_leaves(body)))]}}
+        return await super().create(recorded, strict=strict)
 
     async def apply(self, body: JsonObject) -> JsonObject:
         stored = self.objects.get(self._address(body))

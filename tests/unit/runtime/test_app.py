@@ -178,7 +178,7 @@ async def test_loss_of_the_lease_is_reported_while_the_event_loop_is_blocked() -
 
 @pytest.mark.usefixtures("on_one_loop")
 def test_lease_that_is_lost_during_an_orderly_stop_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work still in flight would write beside the next leader."""
+    """Work still in flight would write during the term of the next leader."""
     monkeypatch.setattr(Unwatched, "end_seconds", 600.0)
 
     async def main() -> None:

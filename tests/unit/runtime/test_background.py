@@ -20,13 +20,13 @@ class Desk:
         self.began, self.tasks = self.loop.time(), Tasks()
         self.made, self.returned = list[float](), list[float]()
         clock = VirtualClock(self.loop)
-        self.work = Background("shop/orders", clock, self.tasks, lambda: self._note(self.returned), (OSError,))
+        self.work = Background("shop/orders", clock, self.tasks, lambda: self._record(self.returned), (OSError,))
 
-    def _note(self, times: list[float]) -> None:
+    def _record(self, times: list[float]) -> None:
         times.append(self.loop.time() - self.began)
 
     async def make(self) -> None:
-        self._note(self.made)
+        self._record(self.made)
 
 
 def test_paused_object_is_queued_once_when_the_pause_ends() -> None:

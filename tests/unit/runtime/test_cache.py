@@ -6,12 +6,12 @@ from typing import Any
 
 from fleet_operator.clients.kinds import POD
 from fleet_operator.reconcilers.routing import group_index
-from fleet_operator.runtime.cache import Change, ObjectCache, WatchedKind
+from fleet_operator.runtime.cache import Change, ObjectCache, WatchedKind, key_of
 
 
 def sweep(cache: ObjectCache, listed: list[dict[str, Any]], listed_version: int) -> list[Any]:
     """The keys that a list of one page corrects."""
-    corrected = cache.take(listed)
+    corrected = [key_of(body) for body in listed if cache.observe(body) is not Change.NOTHING]
     living = {body["metadata"]["uid"] for body in listed}
     return [*cache.drop_missing(living, listed_version), *corrected]
 
@@ -113,7 +113,7 @@ def test_sweep_drops_objects_deleted_unseen() -> None:
     cache.observe(pod("gone", 5))
     cache.observe(pod("kept", 6))
     assert sweep(cache, [pod("kept", 6)], listed_version=10) == [("ns", "gone")]
-    assert [body["metadata"]["name"] for body in cache] == ["kept"]
+    assert list(cache.keys()) == [("ns", "kept")]
 
 
 def test_sweep_keeps_objects_created_after_its_list() -> None:

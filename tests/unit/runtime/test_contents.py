@@ -1,4 +1,4 @@
-"""The contents that are kept beside the caches, and the store that reads what is not kept."""
+"""The contents that are kept next to the caches, and the store that reads what is not kept."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from fleet_operator.clients.kube import KubeUnavailableError
-from fleet_operator.runtime.dispatcher import Dispatcher, Result
+from fleet_operator.runtime.dispatcher import Dispatcher
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.runtime.virtual_time import run_virtual
 
@@ -19,9 +19,9 @@ def test_requeue_after_brings_the_key_back_on_time() -> None:
     async def main() -> list[float]:
         seen: list[float] = []
 
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             seen.append(asyncio.get_running_loop().time())
-            return Result(requeue_after=30.0)
+            return 30.0
 
         workers = Dispatcher("Thing", reconcile, count=2, metrics=Metrics())
         workers.add(KEY)
@@ -40,9 +40,9 @@ def test_depth_of_the_queue_is_counted_when_somebody_scrapes() -> None:
     async def main() -> float | None:
         metrics = Metrics()
 
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             await asyncio.sleep(600.0)
-            return Result()
+            return None
 
         workers = Dispatcher("Thing", reconcile, count=1, metrics=metrics)
         workers.start()
@@ -60,11 +60,11 @@ def test_failing_key_backs_off_and_does_not_hold_up_others(caplog: pytest.LogCap
     async def main() -> tuple[int, int]:
         calls = {"bad": 0, "good": 0}
 
-        async def reconcile(key: tuple[str, str]) -> Result:
+        async def reconcile(key: tuple[str, str]) -> float | None:
             calls[key[1]] += 1
             if key[1] == "bad":
                 raise KubeUnavailableError("GET /x: 503: later", status=503)
-            return Result()
+            return None
 
         workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
@@ -86,7 +86,7 @@ def test_retry_after_of_the_server_is_honoured() -> None:
     async def main() -> list[float]:
         seen: list[float] = []
 
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             seen.append(asyncio.get_running_loop().time())
             raise KubeUnavailableError("busy", status=429, retry_after=20.0)
 
@@ -105,11 +105,11 @@ def test_request_during_work_causes_one_more_run() -> None:
     async def main() -> int:
         runs = 0
 
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             nonlocal runs
             runs += 1
             await asyncio.sleep(10.0)
-            return Result()
+            return None
 
         workers = Dispatcher("Thing", reconcile, count=4, metrics=Metrics())
         workers.start()
@@ -128,10 +128,10 @@ def test_stop_waits_for_work_in_flight() -> None:
     async def main() -> bool:
         finished = asyncio.Event()
 
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             await asyncio.sleep(3.0)
             finished.set()
-            return Result()
+            return None
 
         workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()
@@ -145,9 +145,9 @@ def test_stop_waits_for_work_in_flight() -> None:
 
 def test_stop_names_interrupted_work(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> float:
-        async def reconcile(_: tuple[str, str]) -> Result:
+        async def reconcile(_: tuple[str, str]) -> float | None:
             await asyncio.Event().wait()
-            return Result()
+            return None
 
         workers = Dispatcher("Thing", reconcile, count=1, metrics=Metrics())
         workers.start()

@@ -1,11 +1,11 @@
-"""Events: news once, repeats counted, trouble in posting never reaches a reconcile."""
+"""Events: each once, repeats counted, trouble in posting never reaches a reconcile."""
 
 from __future__ import annotations
 
 import asyncio
 
 from fleet_operator.clients.kube import KubeUnavailableError
-from fleet_operator.runtime.events import EventRecorder, News, NewsLedger
+from fleet_operator.runtime.events import Event, EventRecorder, Posted, admit
 from fleet_operator.runtime.metrics import Metrics
 from tests.unit.runtime.memory_kube import MemoryKube
 from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
@@ -15,7 +15,7 @@ ABOUT = {
     "kind": "ConsumerGroup",
     "metadata": {"namespace": "ns", "name": "orders", "uid": "u1"},
 }
-NEWS = News(ABOUT, "Warning", "TopicNotFound", "topic `orders` does not exist")
+EVENT = Event(ABOUT, "Warning", "TopicNotFound", "topic `orders` does not exist")
 
 
 def test_first_event_is_posted_and_repeats_become_a_count() -> None:
@@ -24,7 +24,7 @@ def test_first_event_is_posted_and_repeats_become_a_count() -> None:
         recorder = EventRecorder(kube, VirtualClock(asyncio.get_running_loop()), Metrics(), instance="pod-1")
         recorder.start()
         for _ in range(30):
-            recorder.record(NEWS)
+            recorder.record(EVENT)
             await asyncio.sleep(10.0)
         await recorder.stop()
         return kube
@@ -38,9 +38,9 @@ def test_first_event_is_posted_and_repeats_become_a_count() -> None:
 
 
 def test_event_that_recurs_after_long_is_a_new_one() -> None:
-    ledger = NewsLedger()
-    first = ledger.admit("x", 0.0)
-    again = ledger.admit("x", 601.0)
+    known = dict[str, Posted]()
+    first = admit(known, "x", 0.0)
+    again = admit(known, "x", 601.0)
     assert first
     assert again
     assert (again.count, again.first_at) == (1, 601.0)
@@ -56,10 +56,10 @@ def test_failed_post_is_counted_and_the_next_event_still_goes_out() -> None:
 
         kube.before = cut
         recorder.start()
-        recorder.record(NEWS)
+        recorder.record(EVENT)
         await asyncio.sleep(1.0)
         kube.before = lambda verb, kind, name: None
-        recorder.record(News(ABOUT, "Normal", "Stable", "all is well"))
+        recorder.record(Event(ABOUT, "Normal", "Stable", "all is well"))
         await asyncio.sleep(1.0)
         await recorder.stop()
         return kube, metrics
@@ -74,7 +74,7 @@ def test_flood_of_events_is_dropped_not_queued_for_ever() -> None:
         metrics = Metrics()
         recorder = EventRecorder(MemoryKube(), VirtualClock(asyncio.get_running_loop()), metrics, instance="pod-1")
         for number in range(1500):
-            recorder.record(News(ABOUT, "Normal", "Flood", f"news {number}"))
+            recorder.record(Event(ABOUT, "Normal", "Flood", f"event {number}"))
         return metrics
 
     assert b'consumer_fleet_operator_events_total{outcome="dropped"} 500.0' in run_virtual(main()).text()

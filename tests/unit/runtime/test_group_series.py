@@ -28,3 +28,22 @@ def test_group_has_a_sample_for_each_known_value_and_one_state() -> None:
     metrics.groups.remove(KEY)
     metrics.groups.remove(KEY)
     assert samples(metrics) == []
+
+
+def test_only_a_group_with_a_problem_has_series_of_problems() -> None:
+    metrics = Metrics()
+    metrics.group_problems.show(KEY, [])
+    assert samples(metrics) == []
+    metrics.group_problems.show(KEY, [("Degraded", "TopicNotFound"), ("Stuck", "PartitionStuck")])
+    metrics.group_problems.show(KEY, [("Degraded", "PartitionStuck"), ("Stuck", "PartitionStuck")])
+    metrics.group_problems.show(("shop", "well"), [])
+    labels = 'group_name="orders",group_namespace="shop",reason="PartitionStuck"'
+    assert samples(metrics) == [
+        f'consumer_fleet_group_problem{{condition="Degraded",{labels}}} 1.0',
+        f'consumer_fleet_group_problem{{condition="Stuck",{labels}}} 1.0',
+    ]
+    metrics.group_problems.show(KEY, [])
+    assert samples(metrics) == []
+    metrics.group_problems.show(KEY, [("Stuck", "PartitionStuck")])
+    metrics.drop_group(KEY)
+    assert samples(metrics) == []

@@ -85,7 +85,7 @@ Seen = list[tuple[str, bool]]
 async def informing(
     kube: Scripted, *namespaces: str, kinds: Sequence[Kind] = (POD,), sink: Sink | None = None
 ) -> AsyncIterator[tuple[Sweeper, Seen]]:
-    """An informer beside a sweeper, and the names that it has shown with whether they are gone."""
+    """An informer with a sweeper, and the names that it has shown with whether they are gone."""
     seen, watched = Seen(), [WatchedKind(kind=kind) for kind in kinds]
     store = Store(kube, VirtualClock(asyncio.get_running_loop()), watched)
     sweeper = Sweeper(store, watched, namespaces, Metrics(), interval=300.0)

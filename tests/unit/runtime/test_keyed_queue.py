@@ -21,15 +21,15 @@ def test_key_asked_for_many_times_is_taken_once() -> None:
     queue = KeyedQueue()
     for second in range(5):
         queue.add(A, float(second))
-    assert queue.take(5.0) == (A, 5.0)
-    assert queue.take(5.0) is None
+    assert queue.next_key(5.0) == (A, 5.0)
+    assert queue.next_key(5.0) is None
 
 
 def test_keys_are_taken_in_the_order_they_became_due() -> None:
     queue = KeyedQueue()
     queue.add(B, 1.0)
     queue.add(A, 2.0)
-    assert [queue.take(3.0), queue.take(3.0)] == [(B, 2.0), (A, 1.0)]
+    assert [queue.next_key(3.0), queue.next_key(3.0)] == [(B, 2.0), (A, 1.0)]
 
 
 def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
@@ -40,14 +40,14 @@ def test_new_keys_pass_those_that_wait_for_three_turns_of_four() -> None:
     for number in range(100):
         queue.add_new(("new", str(number)), 1.0)
     taken = []
-    while found := queue.take(2.0):
+    while found := queue.next_key(2.0):
         taken.append(found)
         queue.finish(found[0])
     assert [(key[0], overdue) for key, overdue in taken[:4]] == [("new", 1.0)] * 3 + [("old", 2.0)]
     for kind in ("old", "new"):
         assert [key[1] for key, _ in taken if key[0] == kind] == [str(number) for number in range(100)]
     assert max(place for place, (key, _) in enumerate(taken) if key[0] == "new") < 135
-    assert queue.take(2.0) is None
+    assert queue.next_key(2.0) is None
 
 
 def test_few_others_are_worked_on_at_once_while_new_keys_wait() -> None:
@@ -58,7 +58,7 @@ def test_few_others_are_worked_on_at_once_while_new_keys_wait() -> None:
         queue.add_new(("new", str(number)), 1.0)
     most, begun, working = 0, 0, list[tuple[str, str]]()
     for _ in range(120):
-        key, _ = queue.take(2.0) or pytest.fail("keys wait")
+        key, _ = queue.next_key(2.0) or pytest.fail("keys wait")
         working.append(key)
         most = max(most, sum(each[0] == "old" for each in working))
         begun += key[0] == "old"
@@ -76,7 +76,7 @@ def test_others_have_all_workers_once_no_new_key_waits() -> None:
     queue.add_new(("new", "0"), 0.0)
     for number in range(24):
         queue.add(("old", str(number)), 0.0)
-    assert len([found for _ in range(25) if (found := queue.take(1.0))]) == 25
+    assert len([found for _ in range(25) if (found := queue.next_key(1.0))]) == 25
 
 
 @pytest.mark.parametrize("new", [False, True])
@@ -89,7 +89,7 @@ def test_namespaces_take_turns(new: bool) -> None:
     for number in range(3):
         add(("few", str(number)), 1.0)
     add(("one", "0"), 1.0)
-    taken = [found[0] for _ in range(2004) if (found := queue.take(2.0))]
+    taken = [found[0] for _ in range(2004) if (found := queue.next_key(2.0))]
     assert len(taken) == 2004
     assert [place for place, key in enumerate(taken) if key[0] != "many"] == [1, 2, 4, 6]
     assert [key[1] for key in taken if key[0] == "many"] == [str(number) for number in range(2000)]
@@ -102,28 +102,28 @@ def test_new_key_that_waits_already_is_taken_once() -> None:
     queue.add_new(A, 2.0)
     queue.add(A, 3.0)
     assert queue.next_due() == 1.0
-    assert queue.take(3.0) == (A, 2.0)
-    assert (queue.take(40.0), queue.next_due()) == (None, None)
+    assert queue.next_key(3.0) == (A, 2.0)
+    assert (queue.next_key(40.0), queue.next_due()) == (None, None)
 
 
 def test_key_being_worked_on_is_not_taken_again_but_is_due_after() -> None:
     queue = KeyedQueue()
     queue.add(A, 0.0)
-    assert queue.take(0.0)
+    assert queue.next_key(0.0)
     queue.add(A, 1.0)
-    assert queue.take(2.0) is None
+    assert queue.next_key(2.0) is None
     assert queue.next_due() is None
     queue.finish(A)
-    assert queue.take(3.0) == (A, 2.0)
+    assert queue.next_key(3.0) == (A, 2.0)
 
 
 def test_request_from_outside_overrides_a_longer_delay() -> None:
     queue = KeyedQueue()
     queue.add_after(A, 60.0, 0.0)
     queue.add(A, 1.0)
-    assert queue.take(1.0) == (A, 0.0)
+    assert queue.next_key(1.0) == (A, 0.0)
     queue.finish(A)
-    assert queue.take(100.0) is None, "the delayed request was merged into the one that ran"
+    assert queue.next_key(100.0) is None, "the delayed request was merged into the one that ran"
 
 
 def test_later_request_does_not_postpone_an_earlier_one() -> None:
@@ -172,7 +172,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
                 working.remove(key)
                 queue.finish(key)
             case _:
-                taken = queue.take(now)
+                taken = queue.next_key(now)
                 if taken:
                     key, overdue = taken
                     assert key not in working
@@ -182,7 +182,7 @@ def test_every_request_is_followed_by_work_that_began_after_it() -> None:
                     assert [k for k, due in owed.items() if due <= now and k not in working] == []
     for key in sorted(working):
         queue.finish(key)
-    while taken := queue.take(now + 100.0):
+    while taken := queue.next_key(now + 100.0):
         owed.pop(taken[0])
     assert owed == {}
 

@@ -152,7 +152,7 @@ def test_deferred_write_returns_when_to_requeue() -> None:
     run_virtual(main())
 
 
-def test_object_awaits_its_turn_while_the_budget_is_in_debt() -> None:
+def test_object_awaits_its_slot_while_the_budget_is_in_debt() -> None:
     """Until then it would be reconciled in vain."""
 
     async def main() -> None:
@@ -163,7 +163,7 @@ def test_object_awaits_its_turn_while_the_budget_is_in_debt() -> None:
             await bench.write(status(), name)
 
         def waits(name: str = "g99") -> bool:
-            return bench.writer.awaits_turn("ConsumerGroup", ("ns", name))
+            return bench.writer.awaits_slot("ConsumerGroup", ("ns", name))
 
         assert not waits()
         pauses = [await bench.write(status(lag=8), name) for name in names]
@@ -181,7 +181,7 @@ def test_object_awaits_its_turn_while_the_budget_is_in_debt() -> None:
     run_virtual(main())
 
 
-def test_object_awaits_no_turn_once_an_urgent_write_took_its_news_along() -> None:
+def test_object_awaits_no_slot_once_an_urgent_write_took_its_change_along() -> None:
     async def main() -> None:
         bench = Bench()
         names = [f"g{number}" for number in range(100)]
@@ -189,9 +189,9 @@ def test_object_awaits_no_turn_once_an_urgent_write_took_its_news_along() -> Non
             await bench.make(name)
             await bench.write(status(), name)
             await bench.write(status(lag=8), name)
-        assert bench.writer.awaits_turn("ConsumerGroup", ("ns", "g99"))
+        assert bench.writer.awaits_slot("ConsumerGroup", ("ns", "g99"))
         await bench.write(status(ready="False", lag=8), "g99")
-        assert not bench.writer.awaits_turn("ConsumerGroup", ("ns", "g99"))
+        assert not bench.writer.awaits_slot("ConsumerGroup", ("ns", "g99"))
 
     run_virtual(main())
 
@@ -217,7 +217,7 @@ def test_a_thousand_objects_share_one_budget_and_urgent_writes_pass_it() -> None
 
 
 def test_deferred_write_is_requeued_once() -> None:
-    """A hundred objects have news and no token is left: each reconcile that comes back must be able to write."""
+    """A hundred objects have changes and no token is left: each reconcile that comes back must be able to write."""
 
     async def main() -> None:
         bench = Bench(writes_per_second=5.0)

@@ -80,13 +80,13 @@ def test_child_of_a_deleted_namesake_is_not_in_place() -> None:
         await store.apply(child("ConfigMap", owner="u1"))
         assert store.in_place(child("ConfigMap", owner="u1"))
         assert not store.in_place(child("ConfigMap", owner="u2"))
-        store.forget("u1")
+        store.drop_owner("u1")
         assert not store.in_place(child("ConfigMap", owner="u1"))
 
     run_virtual(main())
 
 
-def test_apply_over_an_object_never_makes_it_anew_and_never_changes_a_namesake() -> None:
+def test_apply_over_an_object_never_creates_it_again_and_never_changes_a_namesake() -> None:
     """The cache still has an object whose deletion the watch has missed."""
 
     async def main() -> None:
@@ -116,9 +116,9 @@ def test_memory_of_children_follows_a_namesake_to_its_new_owner() -> None:
         _, store = make()
         await store.apply(child("ConfigMap", owner="u1"))
         await store.apply(child("ConfigMap", owner="u2"))
-        store.forget("u1")
+        store.drop_owner("u1")
         assert store.in_place(child("ConfigMap", owner="u2"))
-        store.forget("u2")
+        store.drop_owner("u2")
         assert not store.in_place(child("ConfigMap", owner="u2"))
         assert (store._applied, store._children) == ({}, {})
 
@@ -137,8 +137,8 @@ def test_nothing_is_remembered_of_children_that_were_deleted() -> None:
     run_virtual(main())
 
 
-def test_forgetting_an_owner_looks_at_its_own_children_alone() -> None:
-    """Of thousands of owners that are deleted together, each would otherwise look at the children of all others."""
+def test_forgetting_an_owner_visits_its_own_children_alone() -> None:
+    """Of thousands of owners that are deleted together, each would otherwise read the children of all others."""
 
     class Counted(dict[Any, Any]):
         looked = 0
@@ -148,7 +148,7 @@ def test_forgetting_an_owner_looks_at_its_own_children_alone() -> None:
             return super().pop(*key)
 
         def __iter__(self) -> Any:
-            raise AssertionError("all children are looked at")
+            raise AssertionError("all children are read")
 
         items = keys = values = __iter__
 
@@ -158,7 +158,7 @@ def test_forgetting_an_owner_looks_at_its_own_children_alone() -> None:
             body = child("ConfigMap", owner=f"u{number}")
             await store.apply({**body, "metadata": {**body["metadata"], "name": f"child-{number}"}})
         store._applied = Counted(store._applied)
-        store.forget("u7")
+        store.drop_owner("u7")
         assert len(store._applied) == 199
         return Counted.looked
 

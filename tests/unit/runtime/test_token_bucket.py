@@ -1,4 +1,4 @@
-"""A budget of writes: those who wait come one after the other, and urgent news runs up a debt that they pay."""
+"""A budget of writes: those who wait come one after the other, and an urgent change runs up a debt that they pay."""
 
 from __future__ import annotations
 

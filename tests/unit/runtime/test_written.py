@@ -115,7 +115,7 @@ def test_second_apply_over_a_created_object_is_one_call() -> None:
     run(life)
 
 
-def test_created_object_is_believed_by_the_next_process_without_a_call() -> None:
+def test_created_object_is_assumed_by_the_next_process_without_a_call() -> None:
     async def life(place: Place) -> None:
         await place.store.create(child(STATEFUL_SET))
         place.restart()
@@ -125,7 +125,7 @@ def test_created_object_is_believed_by_the_next_process_without_a_call() -> None
     run(life)
 
 
-def test_object_that_changes_while_its_fields_are_noted_as_applied_is_decided_about_again() -> None:
+def test_object_that_changes_while_its_fields_are_recorded_as_applied_is_decided_about_again() -> None:
     async def life(place: Place) -> None:
         await place.store.create(child(STATEFUL_SET, hostNetwork=True))
 

@@ -47,13 +47,13 @@ def test_action_is_one_that_the_world_allows(world: World, seed: int) -> None:
 def test_seed_decides() -> None:
     world = World(("a", "b", "c"), (), ("s1",), (1, 2, 3), 1, 5)
 
-    def story(seed: int) -> list[object]:
+    def history(seed: int) -> list[object]:
         chance = random.Random(seed)
         return [choose(chance, world) for _ in range(50)]
 
-    assert story(1) == story(1)
-    assert story(1) != story(2)
-    assert {type(action) for action in story(1)} == {Join, Leave, Kill, Sleep, Bounce}
+    assert history(1) == history(1)
+    assert history(1) != history(2)
+    assert {type(action) for action in history(1)} == {Join, Leave, Kill, Sleep, Bounce}
 
 
 def samples(sizes: list[float], threads: list[int]) -> list[Sample]:

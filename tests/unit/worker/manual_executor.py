@@ -35,7 +35,7 @@ class ManualExecutor(Executor):
         hook(*arguments)
 
     def cancel(self) -> None:
-        """Nothing runs by itself."""
+        """Nothing runs on its own."""
 
     def close(self) -> None:
         """There is no thread."""

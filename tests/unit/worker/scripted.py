@@ -13,7 +13,7 @@ from typing import Any, cast
 from confluent_kafka import Message
 
 from fleet_consumer.consumer.resets import OutOfRangeReport, TruncationReport
-from fleet_consumer.contract.breaker_mark import Breakers
+from fleet_consumer.contract.breaker_state import Breakers
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.coordinator.flows import Ticket
 from fleet_consumer.fetch.read_errors import PartitionError
@@ -23,7 +23,7 @@ from fleet_consumer.handlers.executor import Executor
 from fleet_consumer.librdkafka.fetched import fetched_records
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Record, Records, Run, TopicPartition
-from fleet_consumer.retry.headers import Reading
+from fleet_consumer.retry.headers import ReplayEpoch
 from fleet_consumer.worker.breaker.pacing import BudgetPacing, FollowingPacing
 from fleet_consumer.worker.config.mounted_file import skip_file
 from fleet_consumer.worker.consume.concurrent import ConcurrentRounds
@@ -35,7 +35,7 @@ from fleet_consumer.worker.consume.outcomes import OutcomeRules, Outcomes
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.progress import Pauses
-from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.replay_epochs import ReplayEpochs
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
@@ -57,7 +57,7 @@ class ScriptedConsumer:
     def __init__(self, clock: StillClock, logs: Mapping[TopicPartition, Sequence[bytes]], per_poll: int = 500) -> None:
         self.logs = {partition: list(values) for partition, values in logs.items()}
         self.offsets: dict[TopicPartition, int] = {}
-        self.marks: dict[TopicPartition, str] = {}
+        self.metadata: dict[TopicPartition, str] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.script: list[Callable[[], object]] = []
         self.key: Callable[[bytes], bytes | None] = lambda value: b"k"
@@ -74,7 +74,7 @@ class ScriptedConsumer:
         # What is committed where nobody has committed yet; by default it is as if a worker had, for most tests are
         # about what comes after the first commit.
         self.untouched: Callable[[int], OffsetAndMetadata | None] = lambda at: OffsetAndMetadata(
-            at, -1, Reading().mark(at)
+            at, -1, ReplayEpoch().metadata(at)
         )
         self.held_commits: list[Callable[[], object]] | None = None
         self._clock = clock
@@ -119,7 +119,7 @@ class ScriptedConsumer:
                         for i, value in enumerate(values)
                     ],
                 )
-                # As fetches do, a poll may bring several runs of one partition.
+                # A poll may return several runs of one partition, like a real one.
                 runs += [Run(each, records[at : at + self.per_run]) for at in range(0, len(records), self.per_run)]
                 self._positions[each] += len(values)
                 left -= len(values)
@@ -133,8 +133,8 @@ class ScriptedConsumer:
         if self.ask_error is not None:
             raise self.ask_error
         return {
-            each: OffsetAndMetadata(self.offsets[each], -1, self.marks[each])
-            if each in self.marks
+            each: OffsetAndMetadata(self.offsets[each], -1, self.metadata[each])
+            if each in self.metadata
             else self.untouched(self.offsets.get(each, 0))
             for each in (self.logs if partitions is None else partitions)
         }
@@ -144,7 +144,7 @@ class ScriptedConsumer:
             raise self.commit_error
         self.requests.append(frozenset(offsets))
         self.offsets |= {each: offset.offset for each, offset in offsets.items() if each not in self.refuses}
-        self.marks |= {each: offset.metadata for each, offset in offsets.items() if each not in self.refuses}
+        self.metadata |= {each: offset.metadata for each, offset in offsets.items() if each not in self.refuses}
         if refused := {each: self.refuses[each] for each in offsets if each in self.refuses}:
             error = CommitRefused("refused")
             error.not_committed = refused
@@ -318,7 +318,7 @@ class Bench:
             self.intake = RetryIntake(
                 self.consumer, self.pauses, policies, group_id=retry_group, stats=self.stats, clock=self.clock
             )
-        readings = Readings(self.consumer, self.pauses, self.clock, bounded=retry_group is not None)
+        replay_epochs = ReplayEpochs(self.consumer, self.pauses, self.clock, bounded=retry_group is not None)
         rules = OutcomeRules(
             group_id="g",
             listed=frozenset(outputs),
@@ -326,8 +326,8 @@ class Bench:
             policies=policies,
             error_text=error_text,
         )
-        retell = readings.retelling(self.intake.retell)
-        self.outcomes = Outcomes(rules, outbox, retell, pacing=self.pacing, stats=self.stats, clock=self.clock)
+        present_again = replay_epochs.presenting(self.intake.present_again)
+        self.outcomes = Outcomes(rules, outbox, present_again, pacing=self.pacing, stats=self.stats, clock=self.clock)
         self.writing = Writing(
             outbox=outbox, outcomes=self.outcomes, pauses=self.pauses, stats=self.stats, clock=self.clock
         )
@@ -337,7 +337,7 @@ class Bench:
             outcomes=self.outcomes,
             writing=self.writing,
             intake=self.intake,
-            readings=readings,
+            replay_epochs=replay_epochs,
             skips=Skips(None if skips is None else skip_file(skips, "u", self.clock)),
             pacing=self.pacing,
             pauses=self.pauses,

@@ -97,7 +97,7 @@ class Unprintable:
         {"msg": "paid", "order": {("a", 1): 2}},
         {"msg": "paid", "order": Unprintable()},
     ],
-    ids=["arguments that do not fit", "no number", "a key that is no text", "no text at all"],
+    ids=["arguments that do not fit", "no number", "a key that is not a string", "no text at all"],
 )
 def test_odd_values_still_make_one_json_object(attributes: dict[str, Any]) -> None:
     text = JsonFormatter().format(logging.makeLogRecord({"name": "shop", **attributes}))
@@ -154,7 +154,7 @@ def test_everything_that_a_handler_writes_is_one_json_object_for_each_line(capsy
     ]
     assert found[5][0] == "py.warnings"
     assert "old call" in found[5][2]
-    assert found[6:] == [("shop", "error", "failed"), ("uncaught", "error", "an exception ended background")]
+    assert found[6:] == [("shop", "error", "failed"), ("uncaught", "error", "uncaught exception in background")]
     assert all(line["offset"] == 42 for line in lines[:7])
     assert "no\nsuch order" in lines[6]["exception"]
     assert "ZeroDivisionError" in lines[7]["exception"]
@@ -208,7 +208,7 @@ def test_application_that_configures_logging_loses_no_line_and_repeats_none(
         ("stdout", "printed"),
         ("stderr", "complaint"),
         ("fleet_consumer.worker", "committed"),
-        ("uncaught", "an exception ended background"),
+        ("uncaught", "uncaught exception in background"),
     ]
     ours = logging.getLogger("fleet_consumer")
     assert (ours.handlers, ours.propagate) == ([], True)

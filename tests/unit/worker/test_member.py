@@ -27,8 +27,8 @@ from fleet_consumer.worker.member import (
     FAILED_KINDS_MAX,
     WorkerState,
     member_document,
-    note_end,
     ready,
+    record_end,
     retry_document,
     stopped_part,
 )
@@ -65,7 +65,7 @@ def test_refused_commits_of_a_partition_stand_in_the_report_until_one_is_stored(
     lived.bench.steps(60)
     assert member_document(lived.state)["error"] == {
         "reason": "CommitsRefused",
-        "message": "partition t-1: commits are refused since 2023-11-14T22:30:05.000Z: OFFSET_METADATA_TOO_LARGE (12); "
+        "message": "partition t-1: commits refused since 2023-11-14T22:30:05.000Z: OFFSET_METADATA_TOO_LARGE (12); "
         "shorten the metadata",
     }
     assert ready(lived.state) == (True, "joined")
@@ -77,14 +77,14 @@ def test_refused_commits_of_a_partition_stand_in_the_report_until_one_is_stored(
     assert consumer.offsets[P1] == 1
 
 
-def test_refusal_that_may_pass_by_itself_is_reported_when_it_lasts() -> None:
+def test_refusal_that_may_pass_on_its_own_is_reported_when_it_lasts() -> None:
     lived = Lived()
     lived.bench.steps(1)
     lived.bench.consumer.refuses = {P1: Refusal("UNKNOWN_TOPIC_OR_PARTITION (3)", lasting=False)}
     lived.bench.steps(20)
     assert member_document(lived.state)["error"] is None
     lived.bench.steps(80)
-    assert "t-1: commits are refused since" in member_document(lived.state)["error"]["message"]
+    assert "t-1: commits refused since" in member_document(lived.state)["error"]["message"]
 
 
 def test_partition_whose_first_commit_is_refused_waits_alone_and_is_reported() -> None:
@@ -214,7 +214,7 @@ def test_member_and_metrics_show_retries() -> None:
     }
     stats.count(RETRIED)
     for delay in ("5s", "5s", "30s"):
-        stats.hopped(delay)
+        stats.retry_publishes[delay] += 1
     stats.gave_up("exhausted")
     for n in range(2 * ERROR_CLASSES_MAX):
         stats.gave_up("fatal", f"shop.Made{n:03}")
@@ -231,8 +231,8 @@ def test_member_and_metrics_show_retries() -> None:
     page = metrics_page(lived.state, LABELS, lived.bench.clock)().decode()
     for name, value, labels in (
         ("records_total", 1, {"result": "retried"}),
-        ("hops_total", 2, {"delay": "5s"}),
-        ("hops_total", 1, {"delay": "30s"}),
+        ("retry_publishes_total", 2, {"delay": "5s"}),
+        ("retry_publishes_total", 1, {"delay": "30s"}),
         ("failures_total", 1, {"reason": "exhausted"}),
         ("due_lateness_seconds_bucket", 2, {"le": "0.01"}),
         ("due_lateness_seconds_bucket", 3, {"le": "0.25"}),
@@ -260,7 +260,7 @@ def test_member_shows_held_partitions_and_hung_handlers() -> None:
         "partition": 1,
         "offset": 9,
         "reason": "HandlerTimeout",
-        "message": "its handler does not return",
+        "message": "the handler does not return",
         "since": "2023-11-14T22:13:20.000Z",
     }
     assert [(each["partition"], each["offset"], each["reason"]) for each in stuck[1:]] == [
@@ -287,7 +287,7 @@ def test_member_shows_ends_of_sessions_while_the_next_one_starts() -> None:
         try:
             [].pop()
         except IndexError as error:
-            note_end(lived.state, error, record, now)
+            record_end(lived.state, error, record, now)
     assert lived.state.error is not None
     lived.state.error = None
     document = member_document(lived.state)

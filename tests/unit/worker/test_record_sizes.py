@@ -1,4 +1,4 @@
-"""No producer of a worker, a command or a Backfill refuses by itself a record that its topic takes."""
+"""No producer of a worker, a command or a Backfill refuses on its own a record that its topic takes."""
 
 from __future__ import annotations
 

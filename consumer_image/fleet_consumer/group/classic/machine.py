@@ -1,14 +1,12 @@
-"""The classic member as a `GroupMachine`: dispatches events to the rules over one `MemberState`.
+"""The classic member as a `GroupMachine`: dispatches events to functions that change one `MemberState`.
 
-It follows Java's `AbstractCoordinator` and `ConsumerCoordinator` with one difference in form: Java joins on the
-user's thread inside `poll`, this machine joins whenever it may, and waits for the user's thread only where it must:
-before a rebalance, until partitions of the old generation were given back (state REVOKING), and after the poll
-timer expired, until the user polls again.
+It follows Java's `AbstractCoordinator` and `ConsumerCoordinator`, except that Java joins on the user's thread inside
+`poll`. This machine joins as soon as the protocol allows. It waits for the user's thread in two cases: in state
+REVOKING, until partitions of the old generation are given back, and after the poll timer has expired, until the user
+polls again.
 
-The user's calls about the subscription, and the topics that they lead to, are handled here too.
+This module also handles the user's subscription calls and the resulting topics.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,7 +26,7 @@ def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
 
 
 def on_subscribed(member: MemberState, event: messages.Subscribed, now: float) -> None:
-    """Take a subscription; the same one again changes nothing."""
+    """Apply a subscription; if it is the same as before, nothing changes."""
     member.polled_at = now
     topics = tuple(sorted(set(event.topics)))
     if member.state in (State.LEFT, State.FAILED):
@@ -48,7 +46,7 @@ def on_subscribed(member: MemberState, event: messages.Subscribed, now: float) -
 
 
 def on_unsubscribed(member: MemberState, _event: messages.Unsubscribed, _now: float) -> None:
-    """Leave the group and forget everything. Callbacks in flight to the user are void."""
+    """Leave the group and reset all state. Callbacks that have not reached the user yet are ignored."""
     member.subscription += 1
     if member.state in (State.IDLE, State.LEFT, State.FAILED):
         return
@@ -72,7 +70,6 @@ def on_rebalance_requested(member: MemberState, event: messages.RebalanceRequest
 
 
 def on_close(member: MemberState, event: messages.CloseRequested, _now: float) -> None:
-    """Leave the group, if so wished, and end."""
     if member.state is State.LEFT:
         return
     member.actions += member.commits.abandon(
@@ -87,7 +84,7 @@ def on_close(member: MemberState, event: messages.CloseRequested, _now: float) -
 
 
 def on_watch_response(member: MemberState, _context: messages.ForWatch, response: Any, now: float) -> None:
-    """Take a Metadata response of the watch: topics that match the pattern, changes that need a new plan."""
+    """Handle a Metadata response for the watch. Rejoin if the plan is outdated or the pattern matches other topics."""
     change = member.watch.answered(response, now)
     member.denied &= member.watch.denied
     member.report_denied(member.watch.denied)
@@ -101,14 +98,13 @@ def on_watch_response(member: MemberState, _context: messages.ForWatch, response
 
 
 def on_old_plan_response(member: MemberState, context: messages.ForOldPlan, response: Any, now: float) -> None:
-    """Take a DescribeGroups response: the plan that this restarted static leader leads by."""
+    """Handle a DescribeGroups response, which shows the plan that this restarted static leader keeps."""
     planned = member.old_plan.answered(response, now)
     if planned is not None and context.identity is member.identity and member.leader:
         member.watch.old_plan_had(planned)
 
 
 def watch_topics(member: MemberState, now: float) -> None:
-    """Send the requests about topics that are due."""
     if member.watch.due(now):
         member.watch.in_flight = True
         member.send(member.watch.request(), messages.ForWatch(), anywhere=True)
@@ -118,11 +114,11 @@ def watch_topics(member: MemberState, now: float) -> None:
 
 
 IDLE_TICK_S = 1.0
-"""The longest wait for a Tick when nothing is due: a member whose poll timer expired notices polling this soon."""
+"""Seconds until the next Tick if no timer is set. After the poll timer has expired, a poll may go unnoticed as long."""
 
 
 class ClassicMachine:
-    """One member of one group under the classic protocol. `jitter` returns factors around 1 for backoffs."""
+    """One member of one group under the classic protocol. `jitter` returns a factor around 1 for each backoff."""
 
     def __init__(
         self, settings: GroupSettings, assignors: tuple[Assignor, ...], jitter: Callable[[], float] = lambda: 1.0
@@ -154,10 +150,8 @@ class ClassicMachine:
         return self._member.lookup.address
 
     def next_deadline(self, now: float) -> float:
-        """The time of the next Tick, at most `IDLE_TICK_S` from now.
-
-        Timers in the past wait for something other than time: otherwise the last event would have handled them.
-        """
+        """Return the time of the next Tick: the next timer, or `IDLE_TICK_S` from now if no timer is in the future.
+        Timers in the past do not count: the last `handle` did not act on them, so they wait for some other event."""
         member = self._member
         times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
         times += [
@@ -190,7 +184,7 @@ class ClassicMachine:
         )
 
     def handle(self, event: messages.Event, now: float) -> list[messages.Action]:
-        """Take one event; return actions to carry out in order. First its own effects, then what is due by time."""
+        """Handle one event, then everything that is due. Returns the actions to carry out, in order."""
         member = self._member
         match event:
             case messages.Answered(context, response):
@@ -209,19 +203,18 @@ class ClassicMachine:
 
 
 def _advance(member: MemberState, now: float) -> None:
-    """Do what is due by time."""
     if member.late_leave is not None:
         session.leave_late(member, now)
     if member.state in (State.LEFT, State.FAILED):
         return
     session.look_up(member, now)
     if member.state is State.IDLE:
-        # Only commits of a consumer that assigned its partitions itself wait here.
-        member.actions += member.commits.advance(member.standing, now)
+        # Without a subscription, only commits of a consumer with manually assigned partitions can be waiting.
+        member.actions += member.commits.advance(member.commit_context, now)
         return
     watch_topics(member, now)
     session.expire_poll_timer(member, now)
-    member.actions += member.commits.advance(member.standing, now)
+    member.actions += member.commits.advance(member.commit_context, now)
     session.heartbeat(member, now)
     rebalance.advance(member, now)
 
@@ -231,11 +224,11 @@ def _on_unanswered(member: MemberState, event: messages.Unanswered, now: float) 
     match context:
         case messages.ForLookup():
             member.last_error = event.error
-            member.lookup.failed(now, wait)
+            member.lookup.retry_later(now, wait)
         case messages.ForWatch():
             member.watch.unanswered(now, wait)
         case messages.ForOldPlan():
-            member.old_plan.failed(now)
+            member.old_plan.retry_later(now)
         case messages.ForPlan(attempt) if attempt is member.attempt:
             member.last_error = event.error
             attempt.metadata_retry_at = now + max(member.join_backoff.next(), wait)
@@ -249,14 +242,14 @@ def _on_unanswered(member: MemberState, event: messages.Unanswered, now: float) 
         ):
             member.last_error = event.error
             member.give_up_coordinator(now)
-            member.heartbeat.failed(now)
+            member.heartbeat.retry_later(now)
         case messages.ForCommit(commit) if member.commits.knows(commit):
             member.lookup.lost(now)
             member.actions += member.commits.unanswered(commit, event.error, now)
         case messages.ForLeave(closing=True):
             member.leaving = False
         case _:
-            """A response that is not awaited any more changes nothing."""
+            """A response that is no longer awaited changes nothing."""
 
 
 _EVENTS: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, float], None]]] = {
@@ -266,7 +259,7 @@ _EVENTS: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, float], None]]
     messages.RebalanceRequested: (Trigger.OTHER, on_rebalance_requested),
     messages.CloseRequested: (Trigger.CLOSED, on_close),
     messages.LoginRefused: (Trigger.LOGIN_REFUSED, session.on_login_refused),
-    messages.CoordinatorDoubted: (Trigger.OTHER, session.on_coordinator_doubted),
+    messages.CoordinatorSuspected: (Trigger.OTHER, session.on_coordinator_suspected),
     messages.CoordinatorWanted: (Trigger.OTHER, session.on_coordinator_wanted),
     messages.CommitRequested: (Trigger.OTHER, session.on_commit_requested),
     messages.CalledBack: (Trigger.CALLED_BACK, rebalance.on_called_back),
@@ -287,7 +280,7 @@ _RESPONSES: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, Any, float]
     messages.ForWatch: (Trigger.OTHER, on_watch_response),
     messages.ForOldPlan: (Trigger.OTHER, on_old_plan_response),
 }
-"""By the context of the request."""
+"""The trigger and handler of each response, keyed by the context of its request."""
 
 _LOST: Mapping[type, Trigger] = {messages.ForJoin: Trigger.JOIN_LOST, messages.ForSync: Trigger.SYNC_LOST}
-"""Triggers of requests without a response."""
+"""Triggers of requests that got no response, keyed by context. All other contexts have the trigger OTHER."""

@@ -1,9 +1,7 @@
-"""Assignors at work: read the members' subscriptions, run the assignor, check and encode its plan.
+"""Use of assignors: decode the members' subscriptions, run the assignor, check and encode its plan.
 
 Plans are checked because assignors may be user code: a partition assigned twice would be processed twice.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
@@ -22,13 +20,14 @@ from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.groups import JoinGroupResponseMember, SyncGroupRequestAssignment
 
 ASSIGNMENT_VERSION = 3
-"""Version written; readers fall back to the newest that they know."""
+"""Version of the assignments that this client writes; readers fall back to the newest version that they know."""
 VETTED = frozenset({"cooperative-sticky"})
-"""Cooperative assignors whose last step removes direct moves, so their plans need no check for them (as in Java)."""
+"""Cooperative assignors that never move a partition directly from one member to another, so that (as in Java) their
+plans are not checked for such moves."""
 
 
 def read_subscriptions(members: Iterable[JoinGroupResponseMember]) -> dict[str, Subscription]:
-    """The members' subscriptions by member id. An unreadable one counts as empty: its member stays in the group."""
+    """Return subscriptions by member id. An unreadable one counts as empty, so that its member stays in the group."""
     subscriptions = {}
     for member in members:
         try:
@@ -51,7 +50,7 @@ def wanted_topics(subscriptions: Mapping[str, Subscription]) -> frozenset[str]:
 
 
 def owned_counts(subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
-    """The least partition count of each topic by the partitions that members claim to own."""
+    """Return the minimum partition count of each topic, derived from the partitions that members claim to own."""
     counts: dict[str, int] = {}
     for subscription in subscriptions.values():
         for topic, numbers in subscription.owned.items():
@@ -62,10 +61,8 @@ def owned_counts(subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
 def plan(
     assignor: Assignor, cluster: ClusterView, subscriptions: Mapping[str, Subscription], *, cooperative: bool = False
 ) -> tuple[SyncGroupRequestAssignment, ...]:
-    """Run the assignor and encode what each member gets. Raises AssignorFailed, or what the assignor raises.
-
-    `cooperative`: members still read what they own, so a partition that moves must rest for one rebalance.
-    """
+    """Run the assignor and encode each member's assignment. Raises AssignorFailed, or any error that the assignor
+    raises. `cooperative`: members keep reading, so a partition that moves must have no owner for one rebalance."""
     plans = assignor.assign(cluster, subscriptions)
     _check(assignor.name, cluster, subscriptions, plans)
     if cooperative and assignor.name not in VETTED:
@@ -111,7 +108,7 @@ def _check(
                 )
             if len(new) != len(numbers) or already & new:
                 raise AssignorFailed(
-                    f"assignor {name!r} assigned a partition of {topic!r} twice; assign each to one member"
+                    f"assignor {name!r} assigned a partition of {topic!r} twice; assign each partition to one member"
                 )
             already |= new
 
@@ -119,10 +116,8 @@ def _check(
 def _check_nothing_moves_directly(
     name: str, subscriptions: Mapping[str, Subscription], plans: Mapping[str, Assignment]
 ) -> None:
-    """Refuse direct moves, as Java's `ConsumerCoordinator.validateCooperativeAssignment`.
-
-    The new owner of a partition would read it before the old one knows that it has to stop.
-    """
+    """Refuse direct moves, like Java's `ConsumerCoordinator.validateCooperativeAssignment`. The new owner of a
+    partition would read it before the old owner knows that it must stop."""
     lost: dict[tuple[str, int], str] = {}
     for member, subscription in subscriptions.items():
         share = plans[member].partitions if member in plans else {}
@@ -135,16 +130,16 @@ def _check_nothing_moves_directly(
                 if (topic, number) in lost:
                     raise AssignorFailed(
                         f"assignor {name!r} is cooperative but moved {topic}-{number} directly from "
-                        f"{lost[topic, number]!r} to {member!r}; leave a partition that moves out of one plan, "
-                        "until its old owner has given it up"
+                        f"{lost[topic, number]!r} to {member!r}; leave the partition unassigned in one plan, "
+                        "so that its old owner revokes it first"
                     )
 
 
-# Calls into assignors, which may be user code: the shell carries these actions out, never `handle`.
+# Calls into assignors, which may be user code. `coordinator/assignor_calls.py` makes these calls; `handle` never does.
 
 
 def run_assignor(action: messages.RunAssignor) -> messages.Planned | messages.PlanFailed:
-    """Make the group's plan. An error that the assignor raised is the `__cause__` of the reported one."""
+    """Make the group's plan. An error raised by the assignor is the `__cause__` of the error in PlanFailed."""
     try:
         assignments = plan(action.assignor, action.cluster, action.subscriptions, cooperative=action.cooperative)
     except AssignorFailed as failure:
@@ -155,7 +150,6 @@ def run_assignor(action: messages.RunAssignor) -> messages.Planned | messages.Pl
 
 
 def collect_user_data(action: messages.CollectUserData) -> messages.UserDataCollected | messages.UserDataFailed:
-    """Ask each assignor for the user data of this member's subscription."""
     user_data: dict[str, bytes | None] = {}
     for assignor in action.assignors:
         try:
@@ -171,7 +165,7 @@ def collect_user_data(action: messages.CollectUserData) -> messages.UserDataColl
 
 
 def notify_assignor(action: messages.NotifyAssignor) -> AssignorFailed | None:
-    """Report this member's assignment to its assignor; the error if the assignor raised one."""
+    """Notify the assignor of this member's assignment. Returns the error that it raised, or None."""
     try:
         action.assignor.on_assignment(action.assignment, action.generation)
     except Exception as cause:

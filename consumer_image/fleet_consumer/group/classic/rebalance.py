@@ -1,11 +1,13 @@
-"""Rebalance of a classic member: give up partitions, join, plan, sync, take the assignment.
+"""Rebalance of a classic member: give up partitions, join, plan, sync, apply the assignment.
 
-Eager members give up everything before they join. Cooperative ones (KIP-429) keep what they own, give up only what the
-new assignment takes from them, and then join once more, so that the leader can assign it to another member. After
-Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
+Eager members give up all partitions before they join. Cooperative members (KIP-429) keep their partitions and give up
+only partitions that the new assignment takes from them. They then join again, so that the leader can assign those
+partitions to other members. The module follows Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
+Assignors are notified of the assignment on the coordinator thread, because a call on the user's thread might come after
+the next JoinGroup was sent.
+
+Decision: docs/decisions/0007-cooperative-members.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +20,7 @@ from fleet_consumer.group.classic.states import State
 from fleet_consumer.group.classification import Api, Verdict, error_for, rule_for
 from fleet_consumer.group.messages import CallBackKind, RebalanceAttempt
 from fleet_consumer.group.metadata import PartitionsByTopic, by_topic, flatten, topics_request, without
-from fleet_consumer.group.watch import GONE_AFTER_S, Doubts, sight
+from fleet_consumer.group.watch import GONE_AFTER_S, UnconfirmedTopics, view_of
 from fleet_consumer.wire.consumer_protocol import (
     PROTOCOL_TYPE,
     ConsumerProtocolSubscription,
@@ -38,17 +40,17 @@ from fleet_consumer.wire.groups import (
 )
 
 SUBSCRIPTION_VERSION = 3
-"""Version written; readers fall back to the newest that they know."""
+"""Version of the subscriptions that this client writes; readers fall back to the newest version that they know."""
 
 HASTY_REJOINS_MAX = 5
-"""Rejoins in a row without a wait. Java sets no limit; a broken broker would be flooded."""
+"""Maximum number of consecutive rejoins without a wait. Java has no limit, and so would flood a broken broker."""
 
 
-# Before: partitions to give up first.
+# Before the rebalance: partitions to give up.
 
 
 def advance(member: MemberState, now: float) -> None:
-    """Begin a rebalance that may begin; repeat the leader's metadata request when it is due."""
+    """Start the requested rebalance if it may start now; repeat the leader's Metadata request when it is due."""
     attempt = member.attempt
     if attempt is not None:
         if attempt.metadata_retry_at is not None and now >= attempt.metadata_retry_at:
@@ -71,15 +73,15 @@ def _may_rejoin(member: MemberState, now: float) -> bool:
     if now < member.next_join_at or now - member.polled_at > member.settings.max_poll_interval_s:
         return False
     if member.state is State.STABLE and member.lookup.address is None:
-        return False  # Reading goes on until there is a coordinator to rebalance with.
+        return False  # Keep reading until the coordinator is known.
     if member.giving_back is not None:
         return False  # A join now would report the partitions as free while the user still reads them.
-    # The pattern is matched against metadata that is not older than the reason to join.
+    # The pattern must be matched against metadata that is not older than the reason to join.
     return not member.match_stale
 
 
 def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
-    """The callback that the user's thread must run before the join, and its partitions; empty for no callback."""
+    """Return the callback that must run before the join, and its partitions. Without partitions, no callback runs."""
     if not member.identity.valid:
         return CallBackKind.LOST, member.owned
     if not member.cooperative:
@@ -94,7 +96,7 @@ def _give_back(member: MemberState, kind: CallBackKind, partitions: PartitionsBy
 
 
 def on_called_back(member: MemberState, event: messages.CalledBack, _now: float) -> None:
-    """Take back control after the user's callback; go on with the rebalance that waited for it."""
+    """Continue after the user's callback; if a rebalance waited for the callback, the member can now join."""
     if event.callback is not member.giving_back:
         return
     member.giving_back = None
@@ -107,15 +109,15 @@ def on_called_back(member: MemberState, event: messages.CalledBack, _now: float)
 
 
 def _prepare_join(member: MemberState, reason: str) -> None:
-    """Begin an attempt: its JoinGroup needs user data, which assignors, possibly user code, have to supply."""
+    """Start an attempt. An action collects the user data for its JoinGroup, because assignors may be user code."""
     attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
-    # The others wait at most a rebalance timeout for the plan.
-    attempt.doubts = Doubts(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
+    # Confirmation must not take long: the other members wait for the plan for at most one rebalance timeout.
+    attempt.unconfirmed = UnconfirmedTopics(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
     member.actions.append(messages.CollectUserData(attempt, tuple(member.assignors.values())))
 
 
 def on_user_data(member: MemberState, event: messages.UserDataCollected, now: float) -> None:
-    """Send the JoinGroup, unless something changed while the user data was collected: then `advance` begins anew."""
+    """Send the JoinGroup. If the member changed while the user data was collected, `advance` starts a new attempt."""
     attempt = event.attempt
     if not _is_preparing(member, attempt):
         return
@@ -132,7 +134,7 @@ def on_user_data(member: MemberState, event: messages.UserDataCollected, now: fl
 def _join_request(
     member: MemberState, attempt: RebalanceAttempt, user_data: Mapping[str, bytes | None]
 ) -> JoinGroupRequest:
-    """`user_data` has one entry for each assignor, the preferred first. The subscription goes along once for each."""
+    """Build the JoinGroup with one encoded subscription per assignor; `user_data` has the preferred assignor first."""
     settings, owned = member.settings, member.owned
     partitions = tuple(ConsumerProtocolTopicPartitions(topic=topic, partitions=owned[topic]) for topic in sorted(owned))
     subscriptions = {
@@ -161,7 +163,7 @@ def _join_request(
 
 
 def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now: float) -> None:
-    """Report the assignor's error and try again later; until then the membership stays as it is."""
+    """Report the assignor's error and retry the join later; until then the membership is unchanged."""
     if _is_preparing(member, event.attempt):
         member.attempt = None
         member.last_error = event.error
@@ -170,7 +172,7 @@ def on_user_data_failed(member: MemberState, event: messages.UserDataFailed, now
 
 
 def _is_preparing(member: MemberState, attempt: RebalanceAttempt) -> bool:
-    """True while the current attempt waits for user data; the answer to an earlier one changes nothing."""
+    """True if `attempt` is the current attempt and waits for user data; results for an earlier attempt are ignored."""
     return attempt is member.attempt and member.state in (State.UNJOINED, State.STABLE)
 
 
@@ -193,7 +195,7 @@ def on_join_response(member: MemberState, context: messages.ForJoin, response: J
             if verdict is Verdict.COORDINATOR_LOST:
                 member.lookup.lost(now)
             member.last_error = errors.CoordinatorUnavailable(
-                f"group {member.settings.group_id!r}: JoinGroup was answered {describe(code)}; it is repeated"
+                f"group {member.settings.group_id!r}: JoinGroup returned {describe(code)}; retrying"
             )
             member.end_attempt(reasons.rebalance_failed(describe(code)), now + member.join_backoff.next())
         case _:
@@ -218,7 +220,7 @@ def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupR
         member.move(State.PLANNING)
         _request_counts(member, attempt)
     else:
-        # A restarted static leader keeps the old plan (KIP-814), yet watches the topics like any leader.
+        # A restarted static leader keeps the old plan (KIP-814), but watches the topics like any leader.
         _sync(member, attempt, (), now)
 
 
@@ -230,18 +232,18 @@ def _request_counts(member: MemberState, attempt: RebalanceAttempt) -> None:
 
 
 def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: Any, now: float) -> None:
-    """Run the assignor with the partition counts of a Metadata response, once they are beyond doubt."""
+    """Run the assignor with the partition counts of a Metadata response, once they are confirmed."""
     attempt = context.attempt
     if attempt is not member.attempt or attempt.assignor is None:
         return
     topics, owned = wanted_topics(attempt.subscriptions), owned_counts(attempt.subscriptions)
-    sighting = sight(response, topics, member.watch.counts, owned)
-    if attempt.doubts.remaining(sighting, now):
-        # A plan without these would take them from all their readers.
+    view = view_of(response, topics, member.watch.counts, owned)
+    if attempt.unconfirmed.remaining(view, now):
+        # A plan without the unconfirmed topics would take their partitions from all members.
         attempt.metadata_retry_at = now + member.join_backoff.next()
         return
-    member.report_denied(sighting.denied)
-    attempt.counts = dict(sighting.counts)
+    member.report_denied(view.denied)
+    attempt.counts = dict(view.counts)
     member.watch.racks.learn(response)
     if any(subscription.rack is not None for subscription in attempt.subscriptions.values()):
         attempt.racks = member.watch.racks.of_topics(response, attempt.counts.keys())
@@ -256,7 +258,6 @@ def on_planned(member: MemberState, event: messages.Planned, now: float) -> None
 
 
 def on_plan_failed(member: MemberState, event: messages.PlanFailed, now: float) -> None:
-    """Report the assignor's error, and join again later."""
     if event.attempt is member.attempt and member.state is State.PLANNING:
         member.last_error = event.error
         member.actions.append(messages.MembershipReport(event.error))
@@ -322,7 +323,7 @@ def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupR
     member.attempt = None
     member.leader = attempt.leader
     member.last_reason = attempt.reason
-    member.note_rejoin()
+    member.record_rejoin()
     member.last_error = None
     member.hasty_rejoins = 0
     member.join_backoff.reset()
@@ -332,13 +333,13 @@ def _synced(member: MemberState, attempt: RebalanceAttempt, response: SyncGroupR
     _take_assignment(member, attempt, assigned, received.user_data)
 
 
-# After: partitions that come and go.
+# After the rebalance: partitions gained and lost.
 
 
 def _take_assignment(
     member: MemberState, attempt: RebalanceAttempt, assigned: PartitionsByTopic, user_data: bytes | None
 ) -> None:
-    """Revoke, notify the assignor, assign: Java's order. An eager member owns nothing here, so all is new to it."""
+    """Revoke, notify the assignor, then assign, in Java's order. For an eager member, all partitions are new."""
     before, member.owned = member.owned, assigned
     revoked = without(before, assigned)
     if revoked:
@@ -348,7 +349,7 @@ def _take_assignment(
     if attempt.assignor is not None:
         member.actions.append(messages.NotifyAssignor(attempt.assignor, Assignment(assigned, user_data), generation))
     added = flatten(without(assigned, before))
-    appeared = member.watch.first_sight.appeared(added)
+    appeared = member.watch.initial_partitions.appeared(added)
     member.actions.append(messages.CallBack(CallBackKind.ASSIGNED, added, generation, appeared, member.subscription))
 
 
@@ -364,19 +365,19 @@ def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float)
 
 
 def _hastily(member: MemberState, now: float) -> float:
-    """The time of a rejoin that a response asks for at once."""
+    """Return the time of an immediate rejoin: now or, after more than `HASTY_REJOINS_MAX` in a row, after a backoff."""
     member.hasty_rejoins += 1
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 
 
 def is_awaited(member: MemberState, context: messages.ForJoin | messages.ForSync) -> bool:
-    """True while the outcome of this request decides; False for one of an earlier attempt, or a second outcome."""
+    """True while the outcome of this request is awaited: it is of the current attempt and not handled yet."""
     state = State.JOINING if isinstance(context, messages.ForJoin) else State.SYNCING
     return context.attempt is member.attempt and member.state is state
 
 
 def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | messages.ForSync, code: int) -> bool:
-    """True for a response that is not awaited. FENCED_INSTANCE_ID is final even then."""
+    """True for a response that is not awaited. If its error is FENCED_INSTANCE_ID, the member nevertheless ends."""
     if is_awaited(member, context):
         return False
     if code == ErrorCode.FENCED_INSTANCE_ID:
@@ -387,7 +388,7 @@ def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | message
 def _fail_inconsistent(member: MemberState, protocol_type: str | None, protocol: str | None) -> None:
     text = (
         f"group {member.settings.group_id!r} uses protocol {protocol!r} of type {protocol_type!r}, "
-        f"this member offers {', '.join(member.assignors)} of type {PROTOCOL_TYPE!r}; "
+        f"but this member offers {', '.join(member.assignors)} of type {PROTOCOL_TYPE!r}; "
         "list an assignor that all members have, or choose another group id"
     )
     member.fail(errors.InconsistentProtocol(text))

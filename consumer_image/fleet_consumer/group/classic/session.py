@@ -1,6 +1,11 @@
-"""Session of a classic member: coordinator lookup, heartbeats, poll timer, commits' effect on the membership."""
+"""Session of a classic member: coordinator lookup, heartbeats, poll timer, effects of commits on the membership.
 
-from __future__ import annotations
+A cooperative member sends heartbeats with its old generation while its JoinGroup waits (Java sends none). Otherwise
+`fence_deadline` would pass, and no more records of the partitions that it keeps would be returned. Errors in the
+responses to these heartbeats have no effect; only the JoinGroup response decides.
+
+Decision: docs/decisions/0007-cooperative-members.md.
+"""
 
 from typing import Any
 
@@ -15,12 +20,10 @@ from fleet_consumer.wire.groups import GROUP_KEY_TYPE, FindCoordinatorRequest, H
 
 
 def on_coordinator_wanted(member: MemberState, _event: messages.CoordinatorWanted, _now: float) -> None:
-    """Look for the coordinator, also without a subscription."""
     member.coordinator_wanted = True
 
 
-def on_coordinator_doubted(member: MemberState, event: messages.CoordinatorDoubted, now: float) -> None:
-    """Look for the coordinator again if the doubted one is still the current one."""
+def on_coordinator_suspected(member: MemberState, event: messages.CoordinatorSuspected, now: float) -> None:
     if event.address == member.lookup.address:
         member.lookup.lost(now)
 
@@ -37,32 +40,30 @@ def on_lookup_response(member: MemberState, _context: messages.ForLookup, respon
         member.lookup.found((entry.host, entry.port))
         member.heartbeat.restart_session(now)
         return
-    member.lookup.failed(now)
+    member.lookup.retry_later(now)
     if rule.verdict is Verdict.FATAL:
         member.fail(error_for(Api.FIND_COORDINATOR, code, member.settings.group_id))
     else:
         member.last_error = errors.CoordinatorUnavailable(
-            f"group {member.settings.group_id!r}: no coordinator yet: FindCoordinator was answered {describe(code)}; "
-            "it is repeated"
+            f"group {member.settings.group_id!r}: no coordinator yet: FindCoordinator returned {describe(code)}; "
+            "retrying"
         )
 
 
 def look_up(member: MemberState, now: float) -> None:
-    """Give up a coordinator that did not answer for a session timeout; send FindCoordinator when it is due.
-
-    The silent coordinator may hang, or another broker may have taken over. The identity stays.
-    """
+    """Give up a coordinator that has not answered for a session timeout; send FindCoordinator when it is due. The
+    silent coordinator may hang, or another broker may have taken over. The member keeps its identity."""
     if member.state in HEARTBEATING and member.identity.valid and now >= member.heartbeat.session_deadline:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):
         member.lookup.in_flight = True
-        # In the form of KIP-699, which all supported brokers know.
+        # All supported brokers know this form of the request (KIP-699).
         request = FindCoordinatorRequest(key_type=GROUP_KEY_TYPE, coordinator_keys=(member.settings.group_id,))
         member.send(request, messages.ForLookup(), anywhere=True)
 
 
 def leave_late(member: MemberState, now: float) -> None:
-    """Look for the coordinator of a member that closes without one, and send its LeaveGroup there."""
+    """For a member that was closed while its coordinator was unknown, look the coordinator up, then send LeaveGroup."""
     look_up(member, now)
     reason = member.late_leave
     if reason is not None and member.lookup.address is not None:
@@ -74,29 +75,28 @@ def leave_late(member: MemberState, now: float) -> None:
 
 
 def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, response: Any, now: float) -> None:
-    """Take a Heartbeat response of the current identity."""
     code = response.error_code
-    # After a close the broker may answer that the member is unknown, because LeaveGroup overtook the heartbeat.
+    # After a close the broker may answer that the member is unknown, if LeaveGroup overtook the heartbeat.
     if context.identity is not member.identity or member.state is State.LEFT:
         return
     match rule_for(Api.HEARTBEAT, code).verdict:
         case verdict if member.joining_with_partitions and verdict not in (Verdict.OK, Verdict.REJOIN):
-            # The next generation may have begun at the broker; the JoinGroup response decides.
-            member.heartbeat.failed(now)
+            # The error may only show that the broker has started the next generation; the JoinGroup response decides.
+            member.heartbeat.retry_later(now)
         case (Verdict.OK | Verdict.REJOIN) as verdict:
-            # While the group waits for SyncGroups (CompletingRebalance), the broker's answer is OK, too.
+            # OK proves stability only for a synced member: the broker also returns OK in CompletingRebalance.
             synced = member.state in (State.STABLE, State.REVOKING)
             member.heartbeat.succeeded(context.sent_at, now, stable=synced and verdict is Verdict.OK)
             member.lookup.settled()
             member.last_error = None
-            # Outside of STABLE the announced rebalance is already under way.
+            # In states other than STABLE, this member has already started the announced rebalance.
             if verdict is Verdict.REJOIN and member.state is State.STABLE:
                 member.request_rejoin(reasons.GROUP_REBALANCING)
         case Verdict.COORDINATOR_LOST:
             member.lookup.lost(now)
-            member.heartbeat.failed(now)
+            member.heartbeat.retry_later(now)
         case Verdict.RETRY:
-            member.heartbeat.failed(now)
+            member.heartbeat.retry_later(now)
         case (Verdict.RESET_MEMBER | Verdict.RESET_GENERATION) as verdict:
             keep = verdict is Verdict.RESET_GENERATION
             member.reset(keep_member_id=keep, reason=reasons.answered("Heartbeat", describe(code)))
@@ -119,10 +119,11 @@ def heartbeat(member: MemberState, now: float) -> None:
 
 
 def expire_poll_timer(member: MemberState, now: float) -> None:
-    """Give up the membership when the user has not polled for too long: a hung thread must not keep its partitions.
+    """Give up the membership if the user has not polled for too long, because a hung thread must not keep its
+    partitions. The member joins again only after the user has polled.
 
-    A static member sends no LeaveGroup (KIP-345): its partitions move when its session ends, unless it is restarted
-    before. Either way this member joins again only once the user polls.
+    A dynamic member sends LeaveGroup. A static member does not (KIP-345), so its partitions move when its session ends,
+    unless it is restarted before that.
     """
     late = now - member.polled_at > member.settings.max_poll_interval_s
     if not late or member.state not in HEARTBEATING or not member.identity.valid:
@@ -137,7 +138,7 @@ def expire_poll_timer(member: MemberState, now: float) -> None:
 
 
 def on_leave_response(member: MemberState, context: messages.ForLeave, _response: Any, _now: float) -> None:
-    """Finish closing. Best effort, as in Java: after an error the session times out instead."""
+    """Finish closing, even if LeaveGroup failed: the session timeout then removes the member, as in Java."""
     if context.closing:
         member.leaving = False
 
@@ -151,15 +152,15 @@ def on_commit_requested(member: MemberState, event: messages.CommitRequested, no
     if member.fatal is not None:
         member.actions.append(messages.FinishCommit(event.commit, member.fatal))
     else:
-        member.actions += member.commits.start(event.commit, member.standing, now)
+        member.actions += member.commits.start(event.commit, member.commit_context, now)
 
 
 def on_commit_response(member: MemberState, context: messages.ForCommit, response: Any, now: float) -> None:
-    """Take an OffsetCommit response: the commit's outcome, and what it means for the membership."""
+    """Handle an OffsetCommit response: the commit's outcome, and its effect on the membership."""
     commit = context.commit
     if not member.commits.knows(commit):
         return
-    actions, judgement = member.commits.answered(commit, response, member.standing, now)
+    actions, judgement = member.commits.answered(commit, response, member.commit_context, now)
     member.actions += actions
     current = commit.sent_as is member.identity and not member.joining_with_partitions
     match judgement.rule.verdict:

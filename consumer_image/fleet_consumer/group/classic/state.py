@@ -1,14 +1,13 @@
-"""The state of a classic member, and the steps that keep it consistent.
+"""The state of a classic member, and the methods that keep it consistent.
 
-State and table, identity and attempt change together here. `rebalance`, `session` and `subscription` decide when a step
-is taken; `actions` collects in order what the shell has to do.
+Fields that must change together, such as state, identity and attempt, are changed by methods here. `rebalance`,
+`session` and `machine` decide which methods to call. `actions` collects the actions for the coordinator thread, in
+order.
 
-A static leader that returns within its session skips the assignment (KIP-814). It must still notice that a topic has
-more partitions than the plan of its predecessor, including those added while it was away; the members' assignments,
-from DescribeGroups, show what that plan assigned.
+A static leader that restarts within its session makes no plan (KIP-814). It must still notice topics that have more
+partitions than its predecessor's plan, including partitions added while it was down. The predecessor's plan is read
+from the members' assignments in DescribeGroups.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from fleet_consumer.assignors import COOPERATIVE, Assignor
 from fleet_consumer.contract.naming import TopicPattern, pattern_matches
 from fleet_consumer.group import errors, messages, reasons
 from fleet_consumer.group.classic.states import IN_REBALANCE, State, Trigger, check_move
-from fleet_consumer.group.commits import CommitFlow, Standing
+from fleet_consumer.group.commits import CommitContext, CommitFlow
 from fleet_consumer.group.membership import GroupSettings, Rejoin
 from fleet_consumer.group.metadata import PartitionsByTopic
 from fleet_consumer.group.timing import NEVER, Backoff, CoordinatorLookup, HeartbeatTimer
@@ -30,7 +29,7 @@ from fleet_consumer.wire.message import Request
 
 
 class OldPlan:
-    """Lookup of the plan: its timer, and partition counts from the response."""
+    """Lookup of the predecessor's plan with DescribeGroups: the retry timer, and the partition counts of the plan."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -38,7 +37,7 @@ class OldPlan:
         self.wanted = False
 
     def want(self) -> None:
-        """Begin to ask: this member leads by a plan that it does not know."""
+        """Start the lookup, because this member leads the group and does not know the plan in use."""
         self.wanted = True
         self._next_at = NEVER
 
@@ -46,24 +45,23 @@ class OldPlan:
         return self.wanted and now >= self._next_at
 
     def asked(self, now: float, timeout_s: float) -> None:
-        """Note that DescribeGroups was sent. A lost response delays the next request no longer than its timeout."""
+        """Record that DescribeGroups was sent; a lost response delays the next request by at most its timeout."""
         self._next_at = now + timeout_s
 
-    def failed(self, now: float) -> None:
-        """Retry after the backoff: no response came."""
+    def retry_later(self, now: float) -> None:
         self._next_at = now + self._backoff.next()
 
     def answered(self, response: DescribeGroupsResponse, now: float) -> dict[str, int] | None:
-        """The number of partitions of each topic that the plan assigned; None when the response does not show it.
+        """Return the number of partitions of each topic in the plan, or None if the response does not show the plan.
 
-        A principal with Read on a group may describe it. If refused nevertheless, the member stays with the counts that
-        it sees from now on.
+        A principal with Read on a group may also describe it. If the broker refuses nevertheless, the lookup ends, and
+        the member continues with the partition counts that it knows.
         """
         group = response.groups[0] if response.groups else None
         if group is None or group.error_code != ErrorCode.NONE:
             if group is not None and not is_retriable(group.error_code):
                 self.wanted = False
-            self.failed(now)
+            self.retry_later(now)
             return None
         self.wanted = False
         self._backoff.reset()
@@ -80,22 +78,22 @@ class OldPlan:
 
 
 JOIN_GRACE_S = 5.0
-"""Wait for the response to a JoinGroup or SyncGroup beyond the rebalance timeout, as in Java."""
+"""Seconds by which the timeout of a JoinGroup or SyncGroup exceeds the rebalance timeout, as in Java."""
 REJOINS_MAX = 10
-"""Rejoins that a member remembers."""
+"""Maximum number of rejoins that a member remembers."""
 
 
 @dataclass(slots=True, eq=False)
 class MemberState:
-    """Everything that a classic member knows. Times are monotonic seconds."""
+    """State of a classic member. Times are monotonic seconds."""
 
     settings: GroupSettings
     assignors: Mapping[str, Assignor]
-    """By name, the preferred first."""
+    """Assignors by name, the preferred assignor first."""
     cooperative: bool
-    """The protocol is the highest that all configured assignors support, as in Java; all support eager."""
+    """True if all assignors are cooperative. As in Java, a member uses the highest protocol that they all support."""
 
-    # Parts with timers of their own.
+    # Components with their own timers.
     lookup: CoordinatorLookup
     heartbeat: HeartbeatTimer
     watch: MetadataWatch
@@ -106,73 +104,73 @@ class MemberState:
     # Protocol.
     state: State = State.IDLE
     trigger: Trigger = Trigger.OTHER
-    """The cause that is being handled; moves are checked against it."""
+    """The trigger that is being handled; `move` allows only the moves that the table has for it."""
     identity: messages.MemberIdentity = field(default_factory=messages.MemberIdentity)
     attempt: messages.RebalanceAttempt | None = None
-    """The attempt in progress. In UNJOINED and STABLE it waits for the assignors' user data for its JoinGroup."""
+    """The attempt in progress. In UNJOINED and STABLE, it waits for the assignors' user data for its JoinGroup."""
     leader: bool = False
     rejoin_reason: str | None = None
-    """The reason for the next JoinGroup; None while there is none to send."""
+    """The reason for the next JoinGroup, or None if no JoinGroup is to be sent."""
     next_join_at: float = NEVER
     hasty_rejoins: int = 0
-    """Rejoins in a row without a wait."""
+    """Consecutive rejoins without a wait."""
 
     # Subscription.
     named: tuple[str, ...] = ()
-    """The topics of the user's call."""
+    """The topics named in the user's `subscribe` call."""
     topics: tuple[str, ...] = ()
-    """The topics subscribed to: those named, or those that match the pattern."""
+    """The subscribed topics: the named topics, or the topics that match the pattern."""
     pattern: TopicPattern | None = None
     match_stale: bool = False
-    """`topics` must be matched against fresh metadata before the next join."""
+    """True if the pattern must be matched against fresh metadata before the next join."""
     subscription: int = 0
-    """Number of calls of `unsubscribe`: callbacks of earlier subscriptions are void."""
+    """Number of `unsubscribe` calls so far. Callbacks with a lower number are ignored."""
     denied: frozenset[str] = frozenset()
-    """Topics whose TopicAuthorizationFailed was raised already."""
+    """Topics for which TopicAuthorizationFailed was already raised."""
 
     # Ownership.
     owned: PartitionsByTopic = field(default_factory=dict)
     giving_back: messages.CallBack | None = None
-    """The callback that takes partitions from the user's thread. JoinGroup waits until it returns; otherwise two
-    members read one partition."""
+    """The callback that gives partitions back. JoinGroup waits for it, or two members could read one partition."""
 
     # User.
     polled_at: float = NEVER
     coordinator_wanted: bool = False
-    """A coordinator is needed without a subscription, for lookups or commits of assigned partitions."""
+    """True if lookups or commits of manually assigned partitions need the coordinator even without a subscription."""
     leaving: bool = False
-    """Closed, and LeaveGroup is in flight or waits for the coordinator to be found."""
+    """True if the member is closed, but its LeaveGroup is in flight or waits until the coordinator is found."""
     late_leave: str | None = None
-    """The reason of a LeaveGroup that waits for the coordinator to be found."""
+    """The reason for a LeaveGroup that waits until the coordinator is found, or None."""
 
     # For snapshots.
     fatal: errors.ConsumerError | None = None
     last_error: Exception | None = None
     last_reason: str = ""
     rejoins: tuple[Rejoin, ...] = ()
-    """The last ones that led to a generation."""
+    """The last rejoins that led to a generation, oldest first."""
     first_reason: str | None = None
-    """The reason of the rejoin that is under way. Attempts that fail have reasons of their own; this is their cause."""
+    """The original reason for the current rejoin; failed attempts have their own reasons."""
 
     actions: list[messages.Action] = field(default_factory=list)
-    """Output of the event being handled."""
+    """Actions that result from the event being handled."""
 
     @property
     def joining_with_partitions(self) -> bool:
-        """A cooperative member keeps reading while its JoinGroup waits. The broker takes heartbeats and commits of the
-        old generation as long as others may still join (PreparingRebalance), so the session is renewed meanwhile."""
+        """True while the JoinGroup of a cooperative member waits and the member keeps reading its partitions.
+
+        As long as other members may still join (PreparingRebalance), the broker accepts heartbeats and commits of the
+        old generation, so heartbeats still renew the session.
+        """
         return self.state is State.JOINING and bool(self.owned)
 
     @property
-    def standing(self) -> Standing:
-        """The situation for commits.
-
-        While REVOKING the group is in PreparingRebalance at the broker, which takes commits of the old generation.
-        """
+    def commit_context(self) -> CommitContext:
+        """The state that commits depend on. In state REVOKING, the group is in PreparingRebalance at the broker, which
+        accepts commits of the old generation."""
         holds, valid = self.cooperative and bool(self.owned), self.identity.valid
         joining, rebalancing = self.state is State.JOINING, self.state in IN_REBALANCE
         open_ = self.state in (State.STABLE, State.REVOKING) or (joining and holds)
-        return Standing(
+        return CommitContext(
             self.identity,
             self.lookup.address,
             holds=holds,
@@ -184,33 +182,34 @@ class MemberState:
         )
 
     def wants(self, topic: str) -> bool:
-        """True if a topic is (still) subscribed to."""
         return topic in self.topics or (self.pattern is not None and pattern_matches(self.pattern, topic))
 
     def move(self, target: State) -> None:
-        """Change the state. Raises IllegalMove for a move outside of the table."""
+        """Change the state. Raises IllegalMove if the table does not allow it."""
         check_move(self.state, self.trigger, target)
         self.state = target
 
     def send(self, request: Request[Any], context: messages.Context, *, anywhere: bool = False) -> None:
-        """Send a request to the coordinator, or with `anywhere` to any broker."""
         channel, timeout_s = messages.Channel.MAIN, self.settings.request_timeout_s
         if isinstance(context, messages.ForJoin | messages.ForSync):
             channel, timeout_s = messages.Channel.JOIN, max(timeout_s, self.settings.rebalance_timeout_s + JOIN_GRACE_S)
         elif isinstance(context, messages.ForHeartbeat):
-            # A response after the session timeout proves nothing any more.
+            # Limited timeout: a response after the session timeout does not prove that the session is alive.
             timeout_s = min(timeout_s, self.settings.session_timeout_s)
         address = None if anywhere else self.lookup.address
         self.actions.append(messages.Send(address, channel, request, timeout_s, context))
 
     def leave(self, reason: str, *, closing: bool) -> None:
-        """Send LeaveGroup, if the group knows this member. While its coordinator is unknown, one that closes waits:
-        otherwise the group would wait for its session timeout. Java's consumer leaves without a word then."""
+        """Send LeaveGroup if the member has a member id.
+
+        If the coordinator is unknown, a closing member waits until it is found; otherwise the group would have to wait
+        for the session timeout. Java's consumer closes without LeaveGroup in that case.
+        """
         if not self.identity.member_id:
             return
         if self.lookup.address is not None:
             self.leaving = closing
-            # A static member by its instance id, too, or the broker would keep its place (KIP-1092).
+            # A static member also sends its instance id, or the broker would keep it as a member (KIP-1092).
             member = LeaveGroupRequestMember(
                 member_id=self.identity.member_id,
                 group_instance_id=self.settings.instance_id,
@@ -228,13 +227,13 @@ class MemberState:
         self.denied |= denied
 
     def give_up_coordinator(self, now: float) -> None:
-        """Disconnect from a silent coordinator: later requests on its connections would wait behind the lost one."""
+        """Disconnect from a silent coordinator: on these connections, requests would wait behind the unanswered one."""
         if self.lookup.address is not None:
             self.actions.append(messages.Disconnect(self.lookup.address))
             self.lookup.lost(now)
 
     def request_rejoin(self, reason: str) -> None:
-        """Join again. The first reason wins: it is the cause, later ones tend to be its consequences."""
+        """Request a rejoin. An earlier request keeps its reason, because later reasons are often its consequences."""
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
         if self.first_reason is None:
@@ -245,28 +244,26 @@ class MemberState:
 
     @property
     def rejoining(self) -> Rejoin | None:
-        """The rejoin that is under way."""
         if self.first_reason is None:
             return None
         before = self.rejoins[-1].generation if self.rejoins else -1
         return Rejoin(before, -1, self.first_reason[: reasons.LENGTH_MAX], self.first_reason not in reasons.FOLLOWING)
 
-    def note_rejoin(self) -> None:
-        """Note that the rejoin under way has led to the present generation."""
+    def record_rejoin(self) -> None:
         rejoin = self.rejoining
         if rejoin is not None:
             done = rejoin._replace(generation=self.identity.generation)
             self.rejoins, self.first_reason = (*self.rejoins, done)[-REJOINS_MAX:], None
 
     def end_attempt(self, reason: str, next_join_at: float) -> None:
-        """Give up the attempt. The identity stays; the next attempt is a new object."""
+        """End the attempt, keep the identity, and request a new attempt, which starts at `next_join_at` or later."""
         self.attempt = None
         self.move(State.UNJOINED)
         self.request_rejoin(reason)
         self.next_join_at = next_join_at
 
     def reset(self, *, keep_member_id: bool, reason: str) -> None:
-        """Forget the generation, or the whole identity, that the coordinator does not know; all partitions are lost."""
+        """Forget generation and (unless `keep_member_id`) member id, which are no longer valid. Partitions are lost."""
         self.identity = messages.MemberIdentity(member_id=self.identity.member_id if keep_member_id else "")
         self.heartbeat.stop()
         self.attempt = None
@@ -276,7 +273,6 @@ class MemberState:
         self.request_rejoin(reason)
 
     def fail(self, error: errors.ConsumerError) -> None:
-        """End the member with a fatal error, unless it has ended already."""
         if self.state in (State.FAILED, State.LEFT):
             return
         self.fatal = error
@@ -290,7 +286,7 @@ class MemberState:
 
 
 def new_member(settings: GroupSettings, assignors: tuple[Assignor, ...], jitter: Callable[[], float]) -> MemberState:
-    """The state of a member before its first subscription. `jitter` returns factors around 1 for backoffs."""
+    """Return a member's state before its first subscription. `jitter` returns a factor around 1 for each backoff."""
 
     def backoff() -> Backoff:
         return Backoff(settings.retry_backoff_s, settings.retry_backoff_max_s, jitter)

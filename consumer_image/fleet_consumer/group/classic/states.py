@@ -1,19 +1,18 @@
-"""States of a classic member and the moves between them: one table of state × trigger → next states.
+"""States of a classic member and the moves between them, as one table: state × trigger → next states.
 
-The machine checks every move against `MOVES`; a move outside of it is a bug of ours. docs/rebalance.md draws the table.
+The machine checks every move against the table, `MOVES`; a move that is not in the table is a bug. docs/rebalance.md
+draws the table.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
 
 
 class State(Enum):
-    """Progress of a member through the protocol: Kafka's word for it, and its meaning."""
+    """A member's progress through the protocol. Each value has Kafka's name for the state, and the state's meaning."""
 
     IDLE = ("Unjoined", "no subscription")
-    UNJOINED = ("Unjoined", "joins once coordinator, backoff and the user's polling allow")
+    UNJOINED = ("Unjoined", "joins once the coordinator is known, the backoff has passed and the user polls")
     REVOKING = ("PreparingRebalance", "the user's thread still holds partitions of the old generation")
     JOINING = ("PreparingRebalance", "JoinGroup in flight")
     PLANNING = ("CompletingRebalance", "leader: reads metadata and runs the assignor")
@@ -28,7 +27,7 @@ class State(Enum):
 
 
 class Trigger(Enum):
-    """Causes of moves; the value is the label in the diagram."""
+    """Causes of moves; the value is the label in the diagram of docs/rebalance.md."""
 
     SUBSCRIBED = "subscribe"
     UNSUBSCRIBED = "unsubscribe"
@@ -46,19 +45,19 @@ class Trigger(Enum):
     HEARTBEAT = "Heartbeat response"
     COMMIT = "OffsetCommit response"
     DUE = "due"
-    """The last part of every event: a rebalance that may begin, a poll timer that expired."""
+    """The last step after every event: start a requested rebalance if possible, act on an expired poll timer."""
     OTHER = "other"
-    """Events that never move the state."""
+    """Events that never cause a move."""
 
 
 _FATAL = (Trigger.LOGIN_REFUSED, Trigger.LOOKUP, Trigger.JOIN, Trigger.SYNC, Trigger.COMMIT)
-"""Triggers that may end any member: late responses too, because FENCED_INSTANCE_ID is final whenever it comes."""
+"""Triggers that may end a member in any state, even by a late response, because FENCED_INSTANCE_ID is always final."""
 
 Moves = Mapping[Trigger, frozenset[State]]
 
 
 def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
-    """A row of the table: the shared `ends`, and moves of the state's own."""
+    """Build one row of the table: the moves shared by several states (`ends`), and the moves of one state."""
     row = dict(ends)
     for trigger, targets in moves.items():
         own = frozenset(targets if isinstance(targets, tuple) else (targets,))
@@ -73,7 +72,7 @@ _SUBSCRIBED: Moves = {
     Trigger.HEARTBEAT: frozenset({State.FAILED}),
 }
 _GIVEN_UP = {Trigger.HEARTBEAT: State.UNJOINED, Trigger.DUE: State.UNJOINED}
-"""Ends of a membership: a Heartbeat response that takes the identity away, the poll timer."""
+"""Moves that end a membership: a Heartbeat response invalidated the identity, or the poll timer expired."""
 
 MOVES: Mapping[State, Moves] = {
     State.IDLE: _moves(_OPEN, {Trigger.SUBSCRIBED: State.UNJOINED}),
@@ -108,18 +107,16 @@ MOVES: Mapping[State, Moves] = {
 }
 
 HEARTBEATING = frozenset({State.REVOKING, State.PLANNING, State.SYNCING, State.STABLE})
-"""States in which the broker expects heartbeats. A member whose JoinGroup waits at the broker counts as alive without
-them."""
+"""States in which the broker expects heartbeats. While its JoinGroup waits, a member is alive without heartbeats."""
 
 IN_REBALANCE = frozenset({State.REVOKING, State.JOINING, State.PLANNING, State.SYNCING})
-"""States in which a commit that cannot be made fails with RebalanceInProgress."""
+"""States in which a commit fails with RebalanceInProgress if the broker does not accept it at that moment."""
 
 
 class IllegalMove(Exception):
-    """A move outside of the table: our own bug. The state is untouched."""
+    """The member tried a move that the table does not allow, which is a bug. The state is unchanged."""
 
 
 def check_move(current: State, trigger: Trigger, target: State) -> None:
-    """Raise IllegalMove unless `trigger` may move `current` to `target`."""
     if target not in MOVES[current].get(trigger, ()):
         raise IllegalMove(f"{current.name} -> {target.name} at {trigger.value!r}")

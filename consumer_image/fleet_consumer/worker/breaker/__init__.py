@@ -1,1 +1,1 @@
-"""The retry budget's breaker: its decision, and the watch by which other workers follow it."""
+"""The retry budget's breaker: its decisions, and the watch that lets retry workers follow it."""

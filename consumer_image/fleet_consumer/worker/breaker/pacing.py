@@ -1,15 +1,15 @@
-"""Breakers as the consume loop uses them: how fast to handle records, and what to do with one that fails.
+"""Breakers of the consume loop: the pace of handling, and the action for a failed record.
 
-The loop asks before each poll, `outcomes` at each failure that another attempt may mend. Successes are counted by run,
-not by record, but always before a failure behind them is reported.
+The loop asks for the pace before each poll. `outcomes` asks for the action at each failure that another attempt may
+fix. Successes are counted by run, not by record, but always before a later failure is reported.
 
-With a retry policy a main worker counts what succeeds and what fails (`retry.budget`) and marks its commits: open, or
-closed while records succeed. Retry workers read nothing but what failed before, so their own counts tell poison from an
-outage only badly: while main workers say anything they are believed, and only where these are silent a retry worker's
-own counts decide. Used by the consume loop's thread only, except `snapshot`.
+With a retry policy, a main worker counts successes and failures (`retry.budget`) and writes its breaker state into its
+commits: open, or closed while records succeed. Retry workers read only records that failed before, so their own counts
+hardly distinguish poison records from an outage. They use the state of the main workers, and their own counts only
+while no state is published. Used by the consume loop's thread only, except `snapshot`.
+
+Decision: docs/decisions/0025-status-and-breakers.md.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.contract.breaker_mark import Breakers, breaker_mark, closed_mark
+from fleet_consumer.contract.breaker_state import Breakers, closed_breaker_state, open_breaker_state
 from fleet_consumer.contract.policies import DEFAULT_BUDGET, Budget, BudgetAction, Policies
 from fleet_consumer.retry.budget import Breaker, BreakerState
 from fleet_consumer.worker.logs import fields
@@ -26,7 +26,8 @@ from fleet_consumer.worker.logs import fields
 
 @dataclass(frozen=True, slots=True)
 class BreakerSnapshot:
-    """A retry budget's breaker as others see it; `since` is wall clock seconds, `failure_percent` of its window."""
+    """A breaker's state for reports. `since` is in wall-clock seconds, `failure_percent` is the share of failures in
+    the breaker's window."""
 
     state: str
     """"Closed", "Open" or "HalfOpen"."""
@@ -35,79 +36,79 @@ class BreakerSnapshot:
 
 
 class Pace(Enum):
-    """The speed at which records may be handled."""
-
     FULL = "full"
     PROBE = "probe"
-    """One at a time: what becomes of it decides how things go on."""
+    """One record at a time. Its outcome decides the next state of the breaker."""
     STOP = "stop"
 
 
-class Course(Enum):
-    """The way of a record whose handler failed, and could succeed when it is tried again."""
+class FailureAction(Enum):
+    """The action for a failed record that could succeed on another attempt."""
 
-    ON = "on"
-    """On its way: to its next attempt, or to the failed topic when it has none left."""
+    PROCEED = "proceed"
+    """Send the record to its next attempt, or to the failed topic if no attempt is left."""
     STAY = "stay"
-    """It stays at its place and is handled again later; no attempt is used up."""
+    """Keep the record in its partition and handle it again later, without using an attempt."""
     FAIL = "fail"
-    """To the failed topic, attempts left or not."""
+    """Send the record to the failed topic, even if attempts are left."""
 
 
 class Pacing:
-    """A breaker as the consume loop uses it: on the loop's thread only, except `snapshot`.
+    """The pacing without a retry budget, which is always at full speed."""
 
-    This one is always at full speed: no policy gives failures a budget.
-    """
-
-    mark = ""
-    """The breaker's mark in the metadata of commits."""
+    breaker_state = ""
+    """The breaker's state for the metadata of commits."""
     _successes = 0
-    """Those that the breaker has not counted yet: it does when it is asked next."""
+    """Number of successes to add to the breaker's count when it is next used."""
     snapshot: BreakerSnapshot | None = None
-    """The breaker as shown to others, replaced as a whole; None without a budget. Any thread."""
+    """The breaker's state for reports, replaced as a whole; None without a budget. Any thread."""
 
     def succeeded(self, count: int) -> None:
-        """Count records whose handlers raised nothing."""
+        """Count records whose handlers did not raise an error."""
         self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
-        """The pace to go on at. `idle`: there was nothing to handle just now, and nothing is being handled."""
+        """Return the current pace. If `idle`, the last poll was empty and no record is being handled."""
         return Pace.FULL
 
-    def failed(self) -> Course:
-        """Count a failure that another attempt may mend; returns what becomes of its record."""
-        return Course.ON
+    def failed(self) -> FailureAction:
+        """Count a failure that another attempt may fix, and return the action for its record."""
+        return FailureAction.PROCEED
 
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
-MARK_S: Final = 15.0
-"""Lifetime of a mark: for so long retry workers stand still after a main worker has died with an open breaker."""
+STATE_S: Final = 15.0
+"""Lifetime in seconds of a published breaker state. If a main worker dies while its breaker is open, retry workers
+pause up to this time."""
 RENEW_S: Final = 5.0
-"""A mark is renewed so long before its end: enough for a commit that is tried again, and for its readers."""
+"""A state is renewed this many seconds before it expires, so that a failed commit can be retried and retry workers can
+read the new state in time."""
 WELL_S: Final = 5.0
-"""The breaker is marked as closed for so long after a success; older successes say nothing of an outage now."""
+"""Time in seconds after a success during which the breaker is published as closed. An older success does not rule out
+an outage."""
 
 OWN_RECORDS_MAX: Final = 10
-"""Records after which a retry worker's own breaker may open, if the budget asks for more: it counts only while the main
-workers are silent, and each record more is an attempt more for nothing."""
+"""Upper limit of `min_records` for a retry worker's own breaker, even if the budget has a higher value. This breaker
+counts only while no main worker publishes a state, and each further record is a wasted attempt."""
 
 NEVER: Final = 10**12
-"""Records that the breaker of a retry worker never counts: without a budget in the policy it only follows. Records that
-never succeed would stand still beside a quiet topic otherwise, and these are ordinary."""
+"""A number of records that is never reached. It is `min_records` of a retry worker's own breaker if the policy has no
+budget, so that the worker only follows the main workers. Otherwise records that never succeed, which are normal, would
+pause retries while the main topic is quiet."""
 
 TRIAL_S: Final = 600.0
-"""Retry workers stand still for so long because of the main workers before they try for themselves."""
+"""Longest time in seconds for which open breakers of main workers pause a retry worker. It then tries records
+itself."""
 
 SNAPSHOT_S: Final = 1.0
-"""Longest age of the snapshot of a closed breaker."""
+"""Maximum age in seconds of the snapshot of a closed breaker."""
 
 PACES: Final = {BreakerState.CLOSED: Pace.FULL, BreakerState.HALF_OPEN: Pace.PROBE, BreakerState.OPEN: Pace.STOP}
 
 
 class BudgetPacing(Pacing):
-    """A main worker's breaker, by the budget of the newest policy revision; without one it is always at full speed."""
+    """Pacing of a main worker by the budget of the newest policy revision; without a budget always full speed."""
 
     def __init__(self, policies: Callable[[], Policies | None], clock: Clock) -> None:
         self._policies = policies
@@ -118,20 +119,20 @@ class BudgetPacing(Pacing):
         self._shown = BreakerState.CLOSED
         self._since = clock.wall()
         self._renew_at = float("-inf")
-        self._marked_open = False
+        self._written_open = False
         self._snapshot_at = float("-inf")
 
     def pace(self, *, idle: bool) -> Pace:
-        """Full speed while closed, one record at a time while half open.
+        """Return full speed while the breaker is closed, one record at a time while it is half open.
 
-        Half open with nothing to try for as long as a cooldown, it closes: retry workers stand still meanwhile, and
-        would for ever beside a topic that has become quiet.
+        A half-open breaker closes if no record arrives within a cooldown. Retry workers pause while the breaker is half
+        open, and would otherwise pause indefinitely after the main topic has become quiet.
         """
         breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
-            self.mark, self.snapshot = "", None
+            self.breaker_state, self.snapshot = "", None
             return Pace.FULL
-        state = breaker.look(now)
+        state = breaker.state_at(now)
         if not idle or state is not BreakerState.HALF_OPEN or state is not self._shown:
             self._busy_at = now
         elif now - self._busy_at >= breaker.budget.cooldown_s:
@@ -139,21 +140,24 @@ class BudgetPacing(Pacing):
             state = breaker.state
         self._show(breaker, state, now)
         pauses = breaker.budget.action is BudgetAction.PAUSE
-        self._renew_mark(breaker, state, now, wanted=pauses and (state is not BreakerState.CLOSED or self._well(now)))
+        self._renew_state(breaker, state, now, wanted=pauses and (state is not BreakerState.CLOSED or self._well(now)))
         return PACES[state] if pauses else Pace.FULL
 
-    def failed(self) -> Course:
-        """On its way while closed, or when probes of it were long in vain. The failure that opens the breaker is the
-        first to stay."""
+    def failed(self) -> FailureAction:
+        """Proceed while the breaker is closed, or after `PROBES_IN_VAIN` failed probes. Otherwise the record stays, or
+        fails if the budget's action is `Fail`.
+
+        The record whose failure opens the breaker is the first to stay.
+        """
         breaker = self._current()
         if breaker is None or breaker.failed(self._clock.monotonic()) is BreakerState.CLOSED:
-            return Course.ON
+            return FailureAction.PROCEED
         if breaker.budget.action is BudgetAction.FAIL:
-            return Course.FAIL
-        return Course.ON if breaker.makes_way else Course.STAY
+            return FailureAction.FAIL
+        return FailureAction.PROCEED if breaker.makes_way else FailureAction.STAY
 
     def _current(self) -> Breaker | None:
-        """The breaker under the policy as it is now, with all successes until now counted in."""
+        """Return the breaker, with the current policy's budget and all successes counted; None without a budget."""
         budget = _budget(self._policies())
         successes, self._successes = self._successes, 0
         if budget is None:
@@ -169,7 +173,7 @@ class BudgetPacing(Pacing):
         return self._breaker
 
     def _well(self, now: float) -> bool:
-        """True if records have just succeeded, and not too many of the others failed."""
+        """Return True if records succeeded within `WELL_S`, and the failure rate is within the budget."""
         breaker = self._breaker
         assert breaker is not None, "there is a budget"
         return now < self._well_until and breaker.failure_percent(now) <= breaker.budget.max_failure_percent
@@ -180,33 +184,33 @@ class BudgetPacing(Pacing):
         self._snapshot_at = now + SNAPSHOT_S
         percent = breaker.failure_percent(now)
         if state is not self._shown:
-            # Half open is a moment of an open breaker; only its beginning and its end are news for people.
+            # Half open is part of an open period. Only the beginning and the end of the whole period are logged.
             if BreakerState.CLOSED in (state, self._shown):
                 LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
             self._shown, self._since = state, self._clock.wall()
         self.snapshot = BreakerSnapshot(state.value, self._since, percent)
 
-    def _renew_mark(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
+    def _renew_state(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
         is_open = state is not BreakerState.CLOSED
         if not wanted:
-            # A closed one ends by itself, which spares a commit whenever records pause.
-            if self._marked_open:
-                self.mark = ""
-            self._marked_open, self._renew_at = False, float("-inf")
-        elif now >= self._renew_at or is_open is not self._marked_open:
-            lasts_s = MARK_S + (0.0 if breaker.until is None else max(0.0, breaker.until - now))
-            self._marked_open, self._renew_at = is_open, now + lasts_s - RENEW_S
+            # A closed state expires on its own. No commit is needed to withdraw it when no more records arrive.
+            if self._written_open:
+                self.breaker_state = ""
+            self._written_open, self._renew_at = False, float("-inf")
+        elif now >= self._renew_at or is_open is not self._written_open:
+            lasts_s = STATE_S + (0.0 if breaker.until is None else max(0.0, breaker.until - now))
+            self._written_open, self._renew_at = is_open, now + lasts_s - RENEW_S
             until_ms = int((self._clock.wall() + lasts_s) * 1000)
-            self.mark = breaker_mark(until_ms) if is_open else closed_mark(until_ms)
+            self.breaker_state = open_breaker_state(until_ms) if is_open else closed_breaker_state(until_ms)
 
 
 class FollowingPacing(Pacing):
-    """A retry worker's: it stands still while the main workers' breakers are open, and goes on while they are closed.
+    """A retry worker's pacing: it stops while the main workers' breakers are open, and continues while they are closed.
 
-    While their commits carry no mark its own breaker decides if the policy has a budget, by what it handles itself:
-    beside a topic that has become quiet nobody else would find out. It begins with single records after the main
-    workers' breakers were open, and so it does when these have been open for very long, because a few bad workers must
-    not stop retries without end.
+    While their commits carry no state, and the policy has a budget, the retry worker's own breaker decides, based on
+    the retried records. Otherwise nobody would notice an outage while the main topic is quiet. After the main workers'
+    breakers were open, this breaker first tries single records. It does so after `TRIAL_S` even if they are still open,
+    because a few bad workers must not stop retries indefinitely.
     """
 
     def __init__(
@@ -225,33 +229,33 @@ class FollowingPacing(Pacing):
         self._busy_at = clock.monotonic()
 
     def pace(self, *, idle: bool) -> Pace:
-        """The main workers' pace, or that of its own breaker."""
         breaker, now = self._current(), self._clock.monotonic()
         self._follow(breaker is not None)
         if breaker is None:
             self._stopped_at, self.snapshot = None, None
             return Pace.FULL
-        state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.look(now)
+        state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.state_at(now)
         if not idle or state is not BreakerState.HALF_OPEN:
             self._busy_at = now
-        # Half open with nothing to try is how it rests: the next record is a trial, and is not shown.
+        # An idle breaker stays half open, because it has no record to try. It is shown as closed, and the next record
+        # is a trial.
         rests = state is BreakerState.HALF_OPEN and now - self._busy_at >= breaker.budget.cooldown_s
         self._show(BreakerState.CLOSED if rests else state, breaker.failure_percent(now))
         return PACES[state]
 
-    def failed(self) -> Course:
-        """It stays if the failure may be an outage's."""
+    def failed(self) -> FailureAction:
+        """Keep the record in its partition if an outage may be the cause of its failure."""
         breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
-            return Course.ON
+            return FailureAction.PROCEED
         if self._is_stopped(breaker, now):
-            return Course.STAY
+            return FailureAction.STAY
         if self._is_vouched() or breaker.failed(now) is BreakerState.CLOSED or breaker.makes_way:
-            return Course.ON
-        return Course.STAY
+            return FailureAction.PROCEED
+        return FailureAction.STAY
 
     def _is_stopped(self, breaker: Breaker, now: float) -> bool:
-        """True while the main workers' breakers are open, and not yet for too long."""
+        """Return True while the main workers' breakers are open, for at most `TRIAL_S`."""
         if self._breakers().open_until <= self._clock.wall():
             self._stopped_at = None
             return False
@@ -259,14 +263,15 @@ class FollowingPacing(Pacing):
             self._stopped_at = now
         if now - self._stopped_at >= TRIAL_S:
             return False
-        breaker.doubt(now)
+        breaker.half_open(now)
         return True
 
     def _is_vouched(self) -> bool:
         return self._breakers().closed_until > self._clock.wall()
 
     def _current(self) -> Breaker | None:
-        """Its own breaker under the policy as it is now; a new one as long as the main workers' are closed."""
+        """Return the worker's own breaker with the current policy's budget; a new one while the main workers' breakers
+        are closed. Returns None unless the policy has a budget with the action `Pause`."""
         policies = self._policies()
         budget, is_default = _budget(policies), policies is None or policies.newest.budget is None
         successes, self._successes = self._successes, 0

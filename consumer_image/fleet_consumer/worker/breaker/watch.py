@@ -1,18 +1,25 @@
 """A retry worker's view of the main workers' breakers.
 
-A thread of its own asks the coordinator for the main group's commits about once a second, over its own connection:
-the consumer's connections carry heartbeats that must not wait behind this, and belong to another group. What it
-learns are points in time that the consume loop reads whenever it likes. It never decides anything itself.
-"""
+A separate thread requests the main group's commits from the coordinator about once a second. It has its own connection,
+because the consumer's connections belong to another group and carry heartbeats, which must not wait for these requests.
+The results are the times until which the breakers count as open or closed. The consume loop reads them; the thread
+decides nothing.
 
-from __future__ import annotations
+Decision: docs/decisions/0014-waiting-and-stopping.md.
+"""
 
 import logging
 import threading
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.contract.breaker_mark import CLOSED_LIMIT_S, OPEN_LIMIT_S, Breakers, read_closed_mark, read_mark
+from fleet_consumer.contract.breaker_state import (
+    CLOSED_LIMIT_S,
+    OPEN_LIMIT_S,
+    Breakers,
+    read_breaker_state,
+    read_closed_breaker_state,
+)
 from fleet_consumer.net import ConnectionSettings, NetError, NetworkClient
 from fleet_consumer.net.addresses import BrokerAddress
 from fleet_consumer.record import TopicPartition
@@ -22,34 +29,36 @@ from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
-LOOK_INTERVAL_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 ERROR_INTERVAL_S: Final = 5.0
-"""Waits after an answer or a retriable error, and after any other error."""
+"""Wait in seconds after an error that is not retriable. After a response or a retriable error the wait is
+`POLL_INTERVAL_S`."""
 
 ANSWER_TIMEOUT_S: Final = 3.0
-"""Timeout of each request; also the longest that `close` waits when a broker is silent."""
+"""Timeout in seconds of each request, and so the longest time that `close` waits for a silent broker."""
 
 
-class Marks:
-    """The marks in the commits' metadata. Pure: times are wall-clock seconds.
+class BreakerStates:
+    """The breaker states in the metadata of commits. Pure: times are wall-clock seconds.
 
-    A mark counts from when it was first seen, for no longer than its limit, however far ahead it points.
+    A state expires at the time that it contains, but no later than a fixed limit after it was first observed, because
+    the worker's clock may be wrong.
     """
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, tuple[bool, int, float]] = {}
 
-    def take(self, metadata: dict[TopicPartition, str], now: float) -> Breakers:
-        """All commits of the group as they are now.
+    def combine(self, metadata: dict[TopicPartition, str], now: float) -> Breakers:
+        """Return the state of the main workers' breakers, based on the metadata of all commits of their group.
 
-        The breakers are open where more partitions are marked so than closed: a single worker that cannot reach what
-        the others can says more of itself than of what records depend on. Partitions without a mark say nothing.
+        The breakers count as open if more partitions report open than closed. If a single worker fails while others
+        succeed, that worker is at fault. Partitions without a state do not count.
         """
         before, self._seen = self._seen, {}
         open_until: list[float] = []
         closed_until: list[float] = []
         for partition, text in metadata.items():
-            opened, closed = read_mark(text), read_closed_mark(text)
+            opened, closed = read_breaker_state(text), read_closed_breaker_state(text)
             until_ms = closed if opened is None else opened
             if until_ms is None:
                 continue
@@ -65,42 +74,43 @@ class Marks:
 
 
 class BreakerWatch:
-    """The thread. Making one starts nothing; `follow(False)` lets it rest without a connection.
+    """The thread that reads the breaker states. The constructor starts nothing. After `follow(False)` it waits without
+    a connection.
 
-    What was learnt holds by itself until it ends, so that a broker that is away neither opens nor closes anything.
+    States apply until they expire, so an unreachable broker neither opens nor closes a breaker.
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, clock: Clock) -> None:
         self._connection = connection
         self._group_id = group_id
         self._clock = clock
-        self._marks = Marks()
+        self._states = BreakerStates()
         self._breakers = Breakers()
         self._wanted = False
         self._closed = False
-        self._news = threading.Event()
+        self._changed = threading.Event()
         self._thread: threading.Thread | None = None
         self._logged: str | None = None
 
     def start(self) -> None:
-        """Begin to watch once `follow(True)` was said."""
+        """Start the thread. It reads states after `follow(True)`."""
         self._thread = threading.Thread(target=self._run, name="breaker-watch", daemon=True)
         self._thread.start()
 
     def follow(self, wanted: bool) -> None:
-        """Watch while the group's budget is one that pauses. Any thread; costs nothing without a change."""
+        """Read states while `wanted` (the budget's action is `Pause`). Any thread; cheap if nothing changes."""
         if wanted != self._wanted:
             self._wanted = wanted
-            self._news.set()
+            self._changed.set()
 
     def breakers(self) -> Breakers:
-        """The main workers' breakers as last seen. Any thread."""
+        """Return the main workers' breaker states as last observed. Any thread."""
         return self._breakers if self._wanted else Breakers()
 
     def close(self) -> None:
         """End the thread, within a few seconds. Idempotent."""
         self._closed = True
-        self._news.set()
+        self._changed.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -112,45 +122,44 @@ class BreakerWatch:
                     self._watch()
                 else:
                     self._rest(None)
-            except Exception:  # the thread's end would go unnoticed, and retries would go on through every outage
-                LOG.exception("unexpected error in the watch of the main workers' breakers; it is restarted")
+            except Exception:  # if the thread ended unnoticed, retries would continue in every outage
+                LOG.exception("unexpected error in the watch of the main workers' breakers; restarting it")
                 self._rest(ERROR_INTERVAL_S)
 
     def _watch(self) -> None:
-        """Ask while the breakers are wanted."""
         client = NetworkClient(self._connection, self._clock)
         coordinator: BrokerAddress | None = None
         try:
             while self._wanted and not self._closed:
-                interval_s = LOOK_INTERVAL_S
+                interval_s = POLL_INTERVAL_S
                 try:
                     if coordinator is None:
                         found = client.find_coordinators([self._group_id], timeout_s=ANSWER_TIMEOUT_S)[self._group_id]
                         if isinstance(found, KafkaError):
                             raise found
                         coordinator = found.address
-                    self._look(client, coordinator)
+                    self._read_states(client, coordinator)
                     self._logged = None
                 except (NetError, KafkaError) as error:
                     self._log(error)
                     coordinator = None
-                    interval_s = LOOK_INTERVAL_S if error.retriable else ERROR_INTERVAL_S
+                    interval_s = POLL_INTERVAL_S if error.retriable else ERROR_INTERVAL_S
                 self._rest(interval_s)
         finally:
             client.close()
 
-    def _look(self, client: NetworkClient, coordinator: BrokerAddress) -> None:
+    def _read_states(self, client: NetworkClient, coordinator: BrokerAddress) -> None:
         request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=self._group_id, topics=None),))
         answer = client.call(coordinator, request, timeout_s=ANSWER_TIMEOUT_S)
         now = self._clock.wall()
-        breakers = self._marks.take(self._metadata(answer), now)
+        breakers = self._states.combine(self._metadata(answer), now)
         if self._breakers.open_until <= now < breakers.open_until:
             until = round(breakers.open_until, 3)
             LOG.info("the main workers' breakers are open", extra=fields(group=self._group_id, until=until))
         self._breakers = breakers
 
     def _metadata(self, answer: OffsetFetchResponse) -> dict[TopicPartition, str]:
-        """Every commit's metadata. Raises KafkaError for the first thing that the coordinator refuses."""
+        """Return the metadata of every commit. Raises KafkaError for the first error in the response."""
         metadata: dict[TopicPartition, str] = {}
         subject = f"committed offsets of group {self._group_id!r}"
         for group in answer.groups:
@@ -164,14 +173,14 @@ class BreakerWatch:
         return metadata
 
     def _log(self, error: NetError | KafkaError) -> None:
-        """Log an error, once for each kind: it may last, and the consume loop logs unreachable brokers too."""
+        """Log an error once per class, because it may last, and the consume loop logs unreachable brokers as well."""
         kind = type(error).__name__
         if kind != self._logged:
             self._logged = kind
             LOG.warning("the main workers' breakers cannot be read", extra=fields(reason=kind, error=str(error)))
 
     def _rest(self, seconds: float | None) -> None:
-        """Wait until there is news or the time is over. The caller looks at what is wanted before it waits again, so
-        the event may be cleared here."""
-        self._news.wait(seconds)
-        self._news.clear()
+        """Wait for a change, at most `seconds`. The event may be cleared here, because the caller checks `_wanted`
+        before it waits again."""
+        self._changed.wait(seconds)
+        self._changed.clear()

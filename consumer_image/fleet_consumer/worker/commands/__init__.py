@@ -1,1 +1,1 @@
-"""Commands beside `run`: `check`, `offsets`, `failed` and `redrive`."""
+"""Commands other than `run`: `check`, `offsets`, `failed`, `redrive`, `reset` and `skip`."""

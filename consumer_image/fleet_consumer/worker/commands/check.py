@@ -1,11 +1,8 @@
-"""`fleet-consumer check`: whether a revision can work, tried in a pod of its own before the fleet changes to it.
+"""`fleet-consumer check`: tests in a separate pod whether a revision can work, before the fleet changes to it.
 
-The steps stand in one ordered list: what only a new revision can repair comes first, because nothing outside will make
-it pass; then brokers, credentials, topics and rights. The first failure is the result. Nothing joins the group, calls
-the handler, or writes anything.
+Faults that only a new revision can fix are checked first, then brokers, credentials, topics and permissions. The first
+failure is the result. The check does not join the group, call the handler, or write anything.
 """
-
-from __future__ import annotations
 
 import asyncio
 import threading
@@ -39,34 +36,34 @@ from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of
 
 BROKER_PATIENCE_S: Final = 10.0
-"""Timeout of all requests to the brokers together: enough for a cold cluster to make `__consumer_offsets`."""
+"""Timeout of all broker requests together, enough for a new cluster to create `__consumer_offsets`."""
 
 HANDLER_PATIENCE_S: Final = 60.0
-"""Timeout of the wait for an HTTP handler's container to listen."""
+"""Time in seconds within which an HTTP handler's container must listen."""
 
 RETRY_INTERVAL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a check; `reason` is one of the operator's condition reasons, `message` is for people."""
+    """Result of a check. `reason` is a reason of the operator's conditions, `message` is for people."""
 
     reason: str
     message: str
     exit_code: int
 
     @classmethod
-    def refused(cls, error: Exception) -> CheckResult:
-        """The result for settings or a handler that cannot be used."""
+    def refused(cls, error: Exception) -> "CheckResult":
+        """Return the result for unusable settings or an unusable handler."""
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
     def report(self) -> None:
-        """Print the result, and leave it as the container's termination message."""
+        """Print the result, and write it as the container's termination message."""
         report_result({"ok": self.exit_code == EXIT_OK, "reason": self.reason, "message": self.message})
 
 
 class _Surroundings(Exception):
-    """Something outside the revision is in the way; `passing` when it may be over a moment later."""
+    """A fault outside of the revision. If `passing` is true, the fault may end soon."""
 
     def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -75,7 +72,8 @@ class _Surroundings(Exception):
 
 
 def check(path: str, clock: Clock | None = None) -> CheckResult:
-    """Try everything that can be tried without joining the group; at most about 30 s, 60 s more for an HTTP handler."""
+    """Check everything that can be checked without joining the group. Takes at most about 30 s, and up to 60 s more for
+    an HTTP handler."""
     try:
         config = load_config(path)
     except SettingsInvalid as error:
@@ -85,13 +83,15 @@ def check(path: str, clock: Clock | None = None) -> CheckResult:
 
 
 def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
-    """Check settings that were read already."""
     try:
         for step in STEPS:
             step(config)
         _read_policies(config, clock)
         _await_handler(config, clock)
-        _ask_brokers(config, clock)
+        with closing(NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)) as client:
+            deadline = clock.monotonic() + BROKER_PATIENCE_S
+            _ask_until(lambda left: _ask_for_topics(config, client, left), client, clock, deadline)
+            _ask_until(lambda left: _ask_for_group(config, client, left), client, clock, deadline)
     except (SettingsInvalid, HandlerImportFailed, HandlerNotCallable) as error:
         return CheckResult.refused(error)
     except (_Surroundings, CredentialsUnreadable) as error:
@@ -104,17 +104,18 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
 
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
-    """The retry policies are no part of a revision: it may pass once they are mended."""
+    """Raise _Surroundings if the retry policies are unusable. They are not part of the revision, and a later check may
+    find usable ones."""
     if config.policy_file is None:
         return
     file = policy_file(config.policy_file, clock)
-    file.look()
+    file.reload()
     if file.last_error is not None:
         raise _Surroundings(file.last_error.reason, str(file.last_error))
 
 
 def _await_handler(config: WorkerConfig, clock: Clock) -> None:
-    """An HTTP handler's container has been started before us, and may still be getting ready."""
+    """Wait for an HTTP handler, whose container starts before this one but may not listen yet."""
     if config.handler.http is None:
         return
     from fleet_consumer.handlers.http import HandlerUnreachable, listens
@@ -122,7 +123,10 @@ def _await_handler(config: WorkerConfig, clock: Clock) -> None:
     port, deadline, pause = config.handler.http.port, clock.monotonic() + HANDLER_PATIENCE_S, threading.Event()
     while not asyncio.run(listens(port)):
         if clock.monotonic() >= deadline:
-            message = f"nothing listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; see container handler"
+            message = (
+                f"nothing listens on port {port} of the pod after {HANDLER_PATIENCE_S:g} s; "
+                "check the container `handler`"
+            )
             raise _Surroundings(HandlerUnreachable.reason, message)
         pause.wait(RETRY_INTERVAL_S)
 
@@ -140,32 +144,25 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
     path = "consumer.properties"
     try:
         settings = consumer_config(connection, config.group_id, "read_uncommitted", config.consumer.properties)
-        FetchThread(settings, name="check", on_turn=lambda: None, clock=SystemClock()).close(1.0)
+        FetchThread(settings, name="check", on_released=lambda: None, clock=SystemClock()).close(1.0)
         path = "producer.properties"
         RecordProducer(producer_config(connection, config.producer_properties))
     except PropertyNotAllowed as error:
         raise SettingsInvalid(path, str(error)) from error
-    except Exception as error:  # librdkafka's own refusal: a value out of range, or of the wrong type
-        raise SettingsInvalid(path, f"librdkafka refuses them: {error}") from error
+    except Exception as error:  # librdkafka's refusal of a value
+        raise SettingsInvalid(path, f"librdkafka refuses these properties: {error}") from error
 
 
 STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
-    lambda config: handler_of(config, SystemClock()),  # the likeliest mistake, and the cheapest to find
+    lambda config: handler_of(config, SystemClock()),  # the most frequent mistake, and the cheapest to find
     _assignors_exist,
     _librdkafka_takes_settings,
 )
-"""Steps that only a new revision can repair, in the order in which they are tried."""
-
-
-def _ask_brokers(config: WorkerConfig, clock: Clock) -> None:
-    with closing(NetworkClient(connection_settings(config.brokers, f"{config.name}-check"), clock)) as client:
-        deadline = clock.monotonic() + BROKER_PATIENCE_S
-        _ask_until(lambda left: _ask_for_topics(config, client, left), client, clock, deadline)
-        _ask_until(lambda left: _ask_for_group(config, client, left), client, clock, deadline)
+"""Checks, in order, for faults that only a new revision can fix."""
 
 
 def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock, deadline: float) -> None:
-    """Ask again while the answer may still change; raises the last error when it does not, or time is up."""
+    """Repeat a request until the deadline while its error may be temporary; then raise the last error."""
     while True:
         try:
             return ask(max(1.0, deadline - clock.monotonic()))
@@ -178,7 +175,7 @@ def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock
 def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
     if not config.topics and not outputs:
-        # Whatever matches the pattern exists; asking for no topic by name would ask for all of them.
+        # Only a pattern is set, and the topics that match it exist. A request without names would ask for all topics.
         return
     answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
     for topic in answer.topics:
@@ -190,10 +187,12 @@ def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: flo
             message = f"topic {topic.name!r} ({field}) does not exist; create it, or correct the name"
             raise _Surroundings("TopicNotFound", message)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            message = f"no right to describe topic {topic.name!r} ({field}); allow {_principal(config)} to"
+            message = (
+                f"no permission to describe topic {topic.name!r} ({field}); allow {_principal(config)} Describe on it"
+            )
             raise _Surroundings("AuthorizationFailed", message)
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-            raise SettingsInvalid(field, f"{topic.name!r} is no name that a topic can have")
+            raise SettingsInvalid(field, f"{topic.name!r} is not a valid topic name")
         message = f"topic {topic.name!r} ({field}): the brokers answer {describe(code)}"
         raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(code))
 
@@ -203,7 +202,7 @@ def _ask_for_group(config: WorkerConfig, client: NetworkClient, patience_s: floa
     if not isinstance(answer, KafkaError):
         return
     if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
-        message = f"no right to use group {config.group_id!r}; allow {_principal(config)} Read on it"
+        message = f"no permission to use group {config.group_id!r}; allow {_principal(config)} Read on it"
         raise _Surroundings("AuthorizationFailed", message)
     message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
     raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(answer.code))
@@ -218,7 +217,7 @@ def _principal(config: WorkerConfig) -> str:
 
 
 def _network_reason(error: NetError) -> str:
-    """The error of wrong credentials or certificates, also when several brokers refused them."""
+    """Return AuthenticationFailed or TlsFailed if any broker reported it, otherwise BrokerUnreachable."""
     causes = [error, *(error.failures if isinstance(error, AllBrokersUnreachable) else ())]
     if any(isinstance(cause, AuthenticationFailed) for cause in causes):
         return "AuthenticationFailed"

@@ -1,6 +1,5 @@
-"""Kafka groups by name, and change of the commits of one that has no members, by hand."""
-
-from __future__ import annotations
+"""Helpers of the commands for engineers: changing the committed offsets of an empty group, group names, error
+output."""
 
 import difflib
 import sys
@@ -27,7 +26,7 @@ SIMILAR_MAX = 3
 
 
 def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
-    """All groups that the principal may describe; None where a broker does not tell its own."""
+    """Return all groups that the principal may describe; None if any broker does not list its groups."""
     try:
         with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-groups"))) as client:
             client.metadata(timeout_s=timeout_s)
@@ -41,42 +40,47 @@ def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
 
 
 def absent_group(brokers: Brokers, group_id: str, timeout_s: float) -> str | None:
-    """The sentence for a group that Kafka does not have, with the names that are most like its own; None where it has
-    it, or a broker does not tell its own."""
+    """Return a message that the group does not exist, with similar names. Returns None if it exists or if groups cannot
+    be listed."""
     known = known_groups(brokers, timeout_s)
     if known is None or group_id in known:
         return None
     similar = difflib.get_close_matches(group_id, known, n=SIMILAR_MAX)
     named = f" such as {', '.join(map(repr, similar))}" if similar else ""
-    return f"Kafka has no group {group_id!r} that these credentials may see; it has {len(known)} others{named}"
+    return f"Kafka has no group {group_id!r} that these credentials may see; it has {len(known)} other groups{named}"
 
 
 def without_topic(missing: TopicMissing, brokers: Brokers, topic: str, timeout_s: float) -> TopicMissing:
-    """The error of a failed topic that is missing: the default one also where the group's name is wrong, or its workers
-    write to another."""
+    """Return the error for a missing failed topic.
+
+    For a default topic it adds a hint: the group's name may be wrong, or the group may use another topic.
+    """
     group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
     if failed_topic(group) != topic:
         return missing
-    none = "a group without failed records may have none; if they go to another topic, name it with --topic"
+    none = (
+        "a group without failed records may have no failed topic; if the group uses another topic, name it with --topic"
+    )
     return TopicMissing(f"{missing}. {absent_group(brokers, group, timeout_s) or none}")
 
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 NAMED_MEMBERS: Final = 3
 ADVICE: Final = (
-    "stop them and try again: Ctrl-C ends a local run in order; for a fleet there is spec.offsets of its ConsumerGroup"
+    "stop them and try again: Ctrl-C ends a local run cleanly; for a fleet use spec.offsets of its ConsumerGroup"
 )
 
+OF_OPTIONS: Final = (SettingsInvalid, PropertyNotAllowed)
 PROBLEMS: Final = (ConsumerError, CredentialsUnreadable, KafkaError, NetError, ProduceFailed, SettingsRefused, Stopped)
-"""Errors outside of a command by hand."""
+"""Errors that are not caused by the command's options."""
 
 
 class GroupInUse(ConsumerError):
-    """The group has members, whose work a change of their commits would repeat or lose."""
+    """The group has members. Changing its committed offsets would repeat or lose their work."""
 
 
 class OffsetsOvertaken(ConsumerError):
-    """Another program has committed since the offsets were read."""
+    """Another program committed after the offsets were read."""
 
 
 def _tell(reason: str, message: str) -> None:
@@ -84,23 +88,18 @@ def _tell(reason: str, message: str) -> None:
 
 
 def reported(run: Callable[[], int], tell: Callable[[str, str], None] = _tell) -> int:
-    """The exit code of a command by hand, whose error is told by its reason and message: in one line on standard error,
-    where it has no other way."""
-    problem: Exception
+    """Run a command and return its exit code. `tell` reports an error's reason and message."""
     try:
         return run()
-    except (SettingsInvalid, PropertyNotAllowed) as error:
-        code, problem = EXIT_SETTINGS, error
-    except PROBLEMS as error:
-        code, problem = EXIT_SURROUNDINGS, error
+    except (*OF_OPTIONS, *PROBLEMS) as error:
+        tell(str(getattr(error, "reason", type(error).__name__)), str(error))
+        return EXIT_SETTINGS if isinstance(error, OF_OPTIONS) else EXIT_SURROUNDINGS
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    tell(str(getattr(problem, "reason", type(problem).__name__)), str(problem))
-    return code
 
 
 class EmptyGroup:
-    """A group without members; every method raises ConsumerError."""
+    """A group without members. All methods raise ConsumerError."""
 
     def __init__(self, consumer: Consumer, group_id: str, timeout_s: float) -> None:
         self.consumer = consumer
@@ -114,17 +113,19 @@ class EmptyGroup:
     def commit(
         self, wanted: Mapping[TopicPartition, OffsetAndMetadata], before: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """Commit in place of what was committed `before`, and read it again. Raises OffsetsOvertaken, and GroupInUse
-        where the coordinator refuses the commit because a member has come."""
+        """Commit `wanted` in place of `before`, and verify the commit. Raises OffsetsOvertaken, and GroupInUse if the
+        coordinator refuses the commit because a member has joined."""
         if _of(self.committed(), wanted) != _of(before, wanted):
-            raise OffsetsOvertaken(f"group {self._group_id!r} has committed meanwhile: nothing was set; try again")
+            raise OffsetsOvertaken(f"group {self._group_id!r} has committed meanwhile, so nothing was set; try again")
         self.consumer.assign(wanted)
         try:
             self.consumer.commit(wanted, self._timeout_s)
         except CommitFailed as failed:
             raise GroupInUse(f"members have joined group {self._group_id!r} meanwhile; {ADVICE}") from failed
         if _of(self.committed(), wanted) != {part: entry.offset for part, entry in wanted.items()}:
-            raise OffsetsOvertaken(f"group {self._group_id!r} has committed others since they were set; look at them")
+            raise OffsetsOvertaken(
+                f"the offsets of group {self._group_id!r} were set, then changed by another program; check them"
+            )
 
 
 def _of(
@@ -135,7 +136,7 @@ def _of(
 
 @contextmanager
 def empty_group(brokers: Brokers, group_id: str, timeout_s: float) -> Iterator[EmptyGroup]:
-    """Connect. Raises GroupInUse for a group with members, NetError, KafkaError."""
+    """Connect to a group without members. Raises GroupInUse for a group with members, NetError, KafkaError."""
     connection = connection_settings(brokers, "fleet-consumer-offsets")
     _check_empty(connection, group_id, timeout_s)
     with Consumer(ConsumerSettings(connection=connection, group_id=group_id)) as consumer:

@@ -1,6 +1,4 @@
-"""`fleet-consumer failed`: looking into a group's failed topic. Joins nothing, commits nothing, changes nothing."""
-
-from __future__ import annotations
+"""`fleet-consumer failed`: inspection of a group's failed topic. It does not join, commit or change anything."""
 
 import argparse
 import io
@@ -21,11 +19,12 @@ from fleet_consumer.worker.commands.failed_records import Counts, FailedRecord, 
 from fleet_consumer.worker.commands.options import brokers_of, filter_of, place_of
 
 PROGRESS_S: Final = 5.0
+"""Interval of the progress messages in seconds."""
 
 
 def run(options: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal of a narrow character set must not end a list at the first wide name.
+        # Escape characters that the terminal's character set lacks, instead of ending the list with an error.
         sys.stdout.reconfigure(errors="backslashreplace")
     clock = SystemClock()
     now_ms = round(clock.wall() * 1000)
@@ -40,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_OK
     wanted = filter_of(options, now_ms)
     show = _print_list if options.part == "list" else _print_counts
-    # Reading ends before the connection that it reads from.
+    # The reader is closed before its connection.
     with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
         show(_with_progress(topic, records), options)
     sys.stdout.flush()
@@ -48,15 +47,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
-    """The brokers and the failed topic. Raises SettingsInvalid."""
+    """Return the brokers and the failed topic. Raises SettingsInvalid."""
     named = options.topic or (failed_topic(options.group) if options.group else None)
     if options.config is not None:
         if options.bootstrap:
-            raise SettingsInvalid("--config", "stands beside --bootstrap; give one of the two")
+            raise SettingsInvalid("--config", "cannot be combined with --bootstrap; give one of the two")
         brokers, topic = _from_file(options.config)
         return brokers, named or topic
     if named is None:
-        raise SettingsInvalid("--group", "is missing; name the group whose failed records are wanted")
+        raise SettingsInvalid("--group", "is missing; name the group whose failed records are shown")
     return brokers_of(options), named
 
 
@@ -74,9 +73,10 @@ def _from_file(path: str) -> tuple[Brokers, str]:
 
 
 def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:
-    """The records found; None stands for a while without, which is a moment to report how far the reading is.
+    """Yield the found records, and print the progress.
 
-    Where none is found, or none is a failed record, it says so.
+    `found` also yields None after each batch and after each wait without records. At the end, prints a message if no
+    record was found, or if no record has a failure reason.
     """
     none = True
     for failed in found:

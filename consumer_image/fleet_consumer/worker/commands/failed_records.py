@@ -1,11 +1,9 @@
-"""Failed records as people and programs look at them: their story, their error, counts; and a bounded reading of their
-topic up to the end that it has just now.
+"""Output of failed records, with their retry history, error and counts, and reading of a failed topic up to its current
+end.
 
-Whatever is shown was written by others, damaged or hostile: nothing of it is believed beyond `retry.headers`, nothing
-reaches a terminal unescaped, and counts keep a bounded number of names.
+Records may be damaged or hostile. So `retry.headers` validates their headers, output is escaped, and the number of
+counted names is limited.
 """
-
-from __future__ import annotations
 
 import base64
 from collections import Counter
@@ -31,7 +29,7 @@ from fleet_consumer.retry.headers import (
     ERROR_MESSAGE,
     HEADER_PREFIX,
     REASON,
-    Story,
+    RetryHistory,
     last_values,
     read,
 )
@@ -40,35 +38,31 @@ from fleet_consumer.worker.commands.options import NONE
 from fleet_consumer.worker.config.settings import connection_settings
 
 NAMES_MAX: Final = 1_000
-"""Different groups that counts keep apart; the topic's writers decide about the names."""
+"""Maximum number of combinations of values (`Counts`) that are counted separately. The topic's writers could create any
+number of them."""
 OTHERS: Final = "(others)"
 LINE_CHARACTERS_MAX: Final = 160
-"""Characters of a message shown on a line."""
+"""Limit of a message or name on a line, in characters."""
 HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """One record of a failed topic, with its story as far as its headers can be believed."""
+    """One record of a failed topic, with the retry history from its valid headers."""
 
     record: Record
-    story: Story
-
-    @classmethod
-    def of(cls, record: Record, now_ms: int) -> FailedRecord:
-        """Read a record's headers; never raises."""
-        return cls(record, read(record, now_ms=now_ms))
+    history: RetryHistory
 
     @property
     def place(self) -> str:
-        """Its place in the failed topic, as `show` takes it."""
+        """The record's partition and offset in the failed topic, as `show` accepts them."""
         return f"{self.record.partition}:{self.record.offset}"
 
     @property
     def origin(self) -> str | None:
-        """The record's origin; None where its headers do not name it."""
-        origin, record = self.story.origin, self.record
-        # What `retry.headers` falls back to when they cannot be believed.
+        """The record's origin; None if the headers do not name the origin."""
+        origin, record = self.history.origin, self.record
+        # Without a valid origin in the headers, `retry.headers` uses the record's own coordinates.
         if (origin.topic, origin.partition, origin.offset) == (record.topic, record.partition, record.offset):
             return None
         return f"{origin.topic}:{origin.partition}:{origin.offset}"
@@ -90,7 +84,7 @@ class FailedRecord:
         return NONE if value is None else value.decode("utf-8", "replace")
 
     def summary(self) -> dict[str, Any]:
-        """The fields that `list --json` prints."""
+        """Return the fields that `list --json` prints."""
         values = last_values(self.record.headers)
         return {
             "partition": self.record.partition,
@@ -101,14 +95,14 @@ class FailedRecord:
             "errorClass": _text(values.get(ERROR_CLASS)),
             "errorCode": _text(values.get(ERROR_CODE)),
             "errorMessage": _text(values.get(ERROR_MESSAGE)),
-            "attempt": self.story.attempt,
-            "firstFailedAt": self.story.first_failed_at,
-            "redriveCount": self.story.redrive_count,
-            "damagedHeaders": self.story.damaged,
+            "attempt": self.history.attempt,
+            "firstFailedAt": self.history.first_failed_at,
+            "redriveCount": self.history.redrive_count,
+            "damagedHeaders": self.history.damaged,
         }
 
     def whole(self) -> dict[str, Any]:
-        """The fields that `show --json` prints: all of the record."""
+        """Return the whole record, as the fields that `show --json` prints."""
         return {
             **self.summary(),
             "topic": self.record.topic,
@@ -121,16 +115,16 @@ class FailedRecord:
         fields = (self.place, instant(self.record.timestamp), self.origin or NONE, self.reason, self.error_class)
         message = self.message
         shown = message if len(message) <= LINE_CHARACTERS_MAX else message[:LINE_CHARACTERS_MAX] + "…"
-        damaged = "  (damaged headers)" if self.story.damaged else ""
+        damaged = "  (damaged headers)" if self.history.damaged else ""
         return "  ".join(escaped(field) for field in (*fields, shown)) + damaged
 
     def page(self) -> Iterator[str]:
-        """The lines of `show`: coordinates, our headers, the application's, key and value."""
+        """Yield the lines of `show`: coordinates, our headers, the application's headers, key and value."""
         yield f"record    {escaped(self.record.topic)} {self.place}"
         yield f"time      {instant(self.record.timestamp)}"
         yield f"origin    {escaped(self.origin or NONE)}"
-        if self.story.damaged:
-            yield "damaged   some kr- headers are missing or cannot be used as they stand"
+        if self.history.damaged:
+            yield "damaged   some kr- headers are missing or invalid"
         ours = [(name, value) for name, value in self.record.headers if name.startswith(HEADER_PREFIX)]
         others = [(name, value) for name, value in self.record.headers if not name.startswith(HEADER_PREFIX)]
         for title, headers in (("failure", ours), ("headers", others)):
@@ -152,7 +146,7 @@ GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
 
 
 class Counts:
-    """Number of records of each combination of `by`."""
+    """Numbers of records for each combination of values of the groupings in `by`."""
 
     def __init__(self, by: tuple[str, ...]) -> None:
         self._by = by
@@ -163,14 +157,14 @@ class Counts:
         return self._counts.total()
 
     def add(self, failed: FailedRecord) -> None:
-        """Count one record; one of a new combination is counted among the others when there are too many."""
+        """Count one record. After NAMES_MAX combinations, all new combinations share one count."""
         names = tuple(GROUPINGS[name](failed)[:LINE_CHARACTERS_MAX] for name in self._by)
         if names not in self._counts and len(self._counts) >= NAMES_MAX:
             names = (OTHERS,) * len(self._by)
         self._counts[names] += 1
 
     def rows(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """The largest first; by hour in order of time."""
+        """Yield the counts, the largest first; with `hour`, in order of time."""
         order = sorted(self._counts.items(), key=lambda row: (-row[1], row[0]))
         if "hour" in self._by:
             at = self._by.index("hour")
@@ -181,12 +175,11 @@ class Counts:
         return "  ".join((f"{count:>9}", *map(escaped, names)))
 
     def row(self, names: tuple[str, ...], count: int) -> dict[str, Any]:
-        """The same for `--json`."""
         return {**dict(zip(self._by, names, strict=True)), "count": count}
 
 
 def instant(at_ms: int) -> str:
-    """A time of a record for people, `-` where it has none; a time that no calendar has as its number."""
+    """Format a record's time for people: `-` without a time, the plain number if no date represents it."""
     if at_ms == -1:
         return NONE
     try:
@@ -196,7 +189,7 @@ def instant(at_ms: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text that can do nothing to a terminal: what is not printable is written as Python would."""
+    """Return text that is safe for a terminal: characters that are not printable become Python's escapes."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -207,7 +200,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _readable(value: bytes | None) -> dict[str, str] | None:
-    """Bytes for JSON: as text where they are UTF-8, so that nothing is lost either way."""
+    """Return bytes for JSON without loss: as text if they are UTF-8, otherwise as base64."""
     if value is None:
         return None
     try:
@@ -226,7 +219,7 @@ def _header_lines(headers: Headers) -> Iterator[str]:
             yield f"  {escaped(name)}"
             continue
         first, *rest = _printable(value).split("\n")
-        if rest:  # such as a traceback
+        if rest:  # several lines, such as a traceback
             yield f"  {escaped(name)}:"
             yield from _indented("\n".join((first, *rest)), "    ")
         else:
@@ -246,16 +239,16 @@ def _indented(text: str, margin: str = "  ") -> Iterator[str]:
 CLIENT: Final = "fleet-consumer-failed"
 HINT_NAMES_MAX: Final = 20
 NAME_CHARACTERS_MAX: Final = 80
-"""Bounds of the names that are told where no record is wanted: the topic's writers decide about them."""
+"""Limit of each name in the message for an empty selection, because the topic's writers choose the names."""
 READ_AHEAD: Final = {"queued.max.messages.kbytes": "16384"}
 
 
 class RecordMissing(ConsumerError):
-    """There is no record at the offset that was asked for."""
+    """No record exists at the requested offset."""
 
 
 class FailedTopic:
-    """One failed topic, read once. `patience_s` is how long nothing may come."""
+    """One failed topic, read once. `patience_s` is the longest wait for the next records in seconds."""
 
     def __init__(self, reader: BoundedReader, topic: str, patience_s: float, clock: Clock) -> None:
         self._reader = reader
@@ -268,14 +261,15 @@ class FailedTopic:
         self._reported_at = clock.monotonic()
 
     def progress_due(self, every_s: float) -> bool:
-        """True if progress was not reported for so long; then it counts as reported now."""
+        """Return True if no progress was reported for `every_s` seconds. The progress then counts as reported."""
         now = self._clock.monotonic()
         due = now >= self._reported_at + every_s
         self._reported_at = now if due else self._reported_at
         return due
 
     def records(self, wanted: Filter) -> Generator[FailedRecord | None]:
-        """The records that are wanted, partition by partition in their order; None now and then while none is found.
+        """Yield the selected records, partition by partition in order, and None after each batch and each wait without
+        records.
 
         Raises TopicMissing, TopicAuthorizationFailed, DataPlaneFailed.
         """
@@ -291,10 +285,10 @@ class FailedTopic:
         unreadable: list[DataUnreadable] = []
         for partition, (first, end) in sorted(bounds.items()):
             try:
-                for run in self._read(partition, first, end):
+                for run in self._read_range(partition, first, end):
                     self.scanned += len(run)
                     for record in run:
-                        failed = FailedRecord.of(record, now_ms)
+                        failed = FailedRecord(record, read(record, now_ms=now_ms))
                         for names, name in ((self._reasons, failed.reason), (self._classes, failed.error_class)):
                             if len(names) < HINT_NAMES_MAX:
                                 names.add(name)
@@ -307,51 +301,50 @@ class FailedTopic:
             raise DataUnreadable("; ".join(map(str, unreadable)))
         if away:
             numbers = ", ".join(str(part.partition) for part in away)
-            raise DataPlaneFailed(f"topic {self._topic}: partitions {numbers} were not read, as their leaders are away")
+            raise DataPlaneFailed(f"topic {self._topic}: partitions {numbers} were not read, as they have no leader")
 
     def describe_nothing(self) -> str:
-        """The reason why no record was found."""
         if not self._held:
             return f"topic {self._topic} is empty: it holds no failed record"
         if not self.scanned:
-            return f"none of the {self._held} records of topic {self._topic} is as new as that"
+            return f"none of the {self._held} records of topic {self._topic} has a time at or after --from"
         return (
-            f"none of {self.scanned} records of topic {self._topic} is wanted; their reasons: "
+            f"none of {self.scanned} records of topic {self._topic} matches; their reasons: "
             f"{_named(self._reasons)}; their error classes: {_named(self._classes)}"
         )
 
     def describe_strange(self) -> str:
-        """A word about a topic without any failed record; empty for others."""
+        """Return a message if no record of the topic has a failure reason; otherwise an empty string."""
         if self._reasons != {NONE}:
             return ""
-        return f"no record of topic {self._topic} has a reason of failure: is it a failed topic?"
+        return f"no record of topic {self._topic} has a failure reason; check that it is a failed topic"
 
     def one(self, partition: int, offset: int) -> FailedRecord:
-        """One record. Raises RecordMissing, and as `records`."""
+        """Return one record. Raises RecordMissing and the errors of `records`."""
         known = self._reader.partitions(self._topic)
         part = TopicPartition(self._topic, partition)
         if part not in known:
             raise RecordMissing(f"topic {self._topic} has no partition {partition}; it has {len(known)}")
-        # That of one partition is there, or has been raised.
+        # For a single partition, `bounds` returns its bounds or raises an error.
         first, end = self._reader.bounds([part])[part]
         if first <= offset < end:
-            for run in self._read(part, offset, offset + 1):
+            for run in self._read_range(part, offset, offset + 1):
                 for record in run:
-                    return FailedRecord.of(record, round(self._clock.wall() * 1000))
+                    return FailedRecord(record, read(record, now_ms=round(self._clock.wall() * 1000)))
         holds = f"it holds offsets {first} to {end - 1}" if first < end else "it is empty"
         raise RecordMissing(f"partition {self._topic}-{partition} has no record at offset {offset}; {holds}")
 
-    def _read(self, partition: TopicPartition, first: int, end: int) -> Iterator[list[Record]]:
+    def _read_range(self, partition: TopicPartition, first: int, end: int) -> Iterator[list[Record]]:
         heard_at = self._clock.monotonic()
         for step in self._reader.read({partition: (first, end)}):
             run = step.records.get(partition, [])
-            # The time that the caller takes with what it got does not count.
+            # The time that the caller spends between two steps does not count.
             if run or step.done:
                 yield run
                 heard_at = self._clock.monotonic()
             elif self._clock.monotonic() >= heard_at + self._patience_s:
                 raise DataPlaneFailed(
-                    f"partition {partition.name}: nothing came for {self._patience_s:g} s; its broker is away"
+                    f"partition {partition.name}: no records for {self._patience_s:g} s; its broker is unreachable"
                 )
             else:
                 yield []
@@ -364,16 +357,16 @@ def _named(names: set[str]) -> str:
 
 @contextmanager
 def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) -> Iterator[FailedTopic]:
-    """Connect; a failure names the last error of the connections."""
+    """Connect to the brokers. Errors include the last error of the connections."""
     errors: list[str] = []
 
-    def note(error: KafkaError) -> None:
+    def record(error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             errors[:] = [f"{error.name()}: {error.str()}"]
 
     connection = connection_settings(brokers, CLIENT)
-    # librdkafka wants a group's name, and asks who coordinates it; nothing joins it and nothing is stored in it.
-    config = {**consumer_config(connection, CLIENT, "read_uncommitted", READ_AHEAD), "error_cb": note}
+    # librdkafka needs a group id and looks up its coordinator; it neither joins the group nor commits.
+    config = {**consumer_config(connection, CLIENT, "read_uncommitted", READ_AHEAD), "error_cb": record}
     with BoundedReader(config, stores_offsets=False, patience_s=patience_s) as reader:
         try:
             yield FailedTopic(reader, topic, patience_s, clock)

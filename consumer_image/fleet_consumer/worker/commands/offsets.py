@@ -1,9 +1,8 @@
-"""`fleet-consumer offsets`: a group's committed offsets, from its coordinator or from `__consumer_offsets` itself.
+"""`fleet-consumer offsets`: prints a group's committed offsets, one JSON object for each partition.
 
-Prints one JSON object for each partition, so that people and programs can read it. Joins nothing and commits nothing.
+The offsets come from the coordinator, or from the topic `__consumer_offsets` itself. The command does not join or
+commit.
 """
-
-from __future__ import annotations
 
 import argparse
 import json

@@ -1,6 +1,7 @@
-"""`fleet-consumer redrive`: failed records put back, by a Redrive's Job with its file, or by hand with options."""
+"""`fleet-consumer redrive`: puts failed records back.
 
-from __future__ import annotations
+A Redrive's Job runs it with a settings file, an engineer with options.
+"""
 
 import argparse
 import signal
@@ -35,11 +36,11 @@ from fleet_consumer.worker.lifecycle.termination import report_result
 
 ASK_S: Final = 30.0
 MAX_REDRIVES: Final = 3
-"""As a Redrive's default."""
+"""Number of redrives after which a record is not put back again; the default of a Redrive."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command until it is done, or SIGTERM or SIGINT; returns its exit code."""
+    """Run the command until it is done, or until SIGTERM or SIGINT; returns the exit code."""
 
     def work() -> int:
         stop = threading.Event()
@@ -55,16 +56,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def by_hand(options: argparse.Namespace) -> bool:
-    """True if options say what to put back, and no file does. Raises SettingsInvalid for both."""
+    """Return True if options describe the run, False if a file does. Raises SettingsInvalid if both are given."""
     given = sorted(name for name, value in vars(options).items() if value and name not in ("command", "config"))
     if given and options.config is not None:
-        raise SettingsInvalid("--config", "stands beside other options; the file holds all settings of its run")
+        raise SettingsInvalid(
+            "--config", "cannot be combined with other options; the file holds all settings of its run"
+        )
     return bool(given)
 
 
 def run_file(path: str, stop: threading.Event) -> Mapping[str, int]:
-    """Run what a file asks for until it is done or `stop` is set; returns its counts. Raises the errors that `run`
-    reports."""
+    """Run a file's redrive to its end or `stop`, and return its counts. Raises the errors that `run` reports."""
     config = load_config(path)
     return _run(config, failed_topic(config.group_id), stop)
 
@@ -77,7 +79,7 @@ def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[
         raise without_topic(TopicMissing(f"topic {failed} does not exist"), config.brokers, failed, ASK_S)
     if target not in counted:
         raise TopicMissing(
-            f"topic {target} does not exist, so nobody would read what is put back: give the fleet spec.retry, or run "
+            f"topic {target} does not exist, so nobody would read the records: set spec.retry of the fleet, or run "
             f"`fleet-consumer run --local … --group {config.group_id} --retry 5s` once"
         )
     _stop_on_signals(stop)
@@ -87,7 +89,7 @@ def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[
 
 
 def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
-    """The settings of a run by hand, with an id of its own. Raises SettingsInvalid."""
+    """Return the settings for a run with these options, with a new id. Raises SettingsInvalid."""
     if not options.group:
         raise SettingsInvalid("--group", "is missing; name the group whose failed records are put back")
     return RedriveConfig(
@@ -102,7 +104,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
         dry_run=options.dry_run,
         max_redrives=MAX_REDRIVES,
         partitions=1,
-        # Any managed topic takes batches of this size, so that none is refused as a whole.
+        # Every managed topic accepts batches of this size, so no batch is refused as a whole.
         max_message_bytes=HEADERS_BYTES_MAX,
         producer_properties={},
         log=LogConfig(format="Text"),
@@ -110,7 +112,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
 
 
 def _partitions(brokers: Brokers, *topics: str) -> dict[str, int]:
-    """The partition counts of the topics that exist. Raises NetError, DataPlaneFailed."""
+    """Return the partition counts of those topics that exist. Raises NetError, DataPlaneFailed."""
     with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-redrive"))) as client:
         answer = client.metadata(topics, timeout_s=ASK_S)
     found = {}
@@ -139,16 +141,15 @@ def _run(config: RedriveConfig, topic: str, stop: threading.Event) -> Mapping[st
 
 
 def summary(config: RedriveConfig, counts: Mapping[str, int]) -> str:
-    """The counts of a run in one line for people."""
     selected = f"{counts['selected']} records would be" if config.dry_run else f"{counts['moved']} records"
     others = (
         (counts["movedBefore"], "put back before"),
-        (counts["guarded"], f"put back {config.max_redrives} times already, and left alone"),
+        (counts["guarded"], f"already put back {config.max_redrives} times, and left in the failed topic"),
         (counts["refused"], "too large for the redrive topic, as logged above"),
     )
     words = [f"{selected} put back", *(f"{count} {what}" for count, what in others if count)]
     if not counts["selected"] and len(words) == 1:
-        words.append("`fleet-consumer failed count` with the same options shows what there is")
+        words.append("`fleet-consumer failed count` with the same options shows the failed records")
     elif counts["moved"]:
         words.append(f"the retry workers of group {config.group_id!r} handle them")
     return "; ".join(words)

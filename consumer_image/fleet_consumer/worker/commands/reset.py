@@ -1,6 +1,4 @@
-"""`fleet-consumer reset`: the commits of a group without members set to the start, the end or a time."""
-
-from __future__ import annotations
+"""`fleet-consumer reset`: sets the committed offsets of a group without members to the start, the end or a time."""
 
 import argparse
 import sys
@@ -8,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from fleet_consumer.clock import SystemClock
 from fleet_consumer.consumer.consumer import Consumer
-from fleet_consumer.contract.brokers import Brokers
 from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.group.errors import TopicMissing
 from fleet_consumer.group.membership import OffsetAndMetadata
@@ -26,7 +23,9 @@ def run(options: argparse.Namespace) -> int:
         before = group.committed()
         topics = dict.fromkeys(options.topic or sorted({part.topic for part in before}))
         if not topics:
-            raise _nothing_committed(brokers, options.group, options.timeout)
+            absent = absent_group(brokers, options.group, options.timeout)
+            said = f"{absent}. For a new group," if absent else f"group {options.group!r} has committed nothing;"
+            raise TopicMissing(f"{said} name its topics with --topic")
         partitions = _partitions(group.consumer, topics, options.timeout)
         targets = _targets(group.consumer, partitions, options.to, at_ms, options.timeout)
         for line in lines(before, targets):
@@ -34,22 +33,16 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             print("nothing was changed (--dry-run)", file=sys.stderr)
         else:
-            # Without a worker's mark in the metadata: workers begin a new reading, whose failures are no copies.
+            # Commit without a worker's metadata, so that workers begin a new replay epoch. Failures in it then do not
+            # count as duplicates of earlier failures.
             group.commit({part: OffsetAndMetadata(offset) for part, offset in targets.items()}, before)
-            print(f"the commits of {len(targets)} partitions are set", file=sys.stderr)
+            print(f"the offsets of {len(targets)} partitions are committed", file=sys.stderr)
     return EXIT_OK
 
 
 def target_of(text: str, now_ms: int) -> int | None:
-    """The time of `--to` in milliseconds since the epoch; None for a word. Raises SettingsInvalid."""
+    """Return the time of `--to` in epoch milliseconds; None for `earliest` and `latest`. Raises SettingsInvalid."""
     return None if text in (EARLIEST, LATEST) else time_of(text, "--to", now_ms)
-
-
-def _nothing_committed(brokers: Brokers, group_id: str, timeout_s: float) -> Exception:
-    absent = absent_group(brokers, group_id, timeout_s)
-    if absent is not None:
-        return TopicMissing(f"{absent}. For a new group name its topics with --topic")
-    return TopicMissing(f"group {group_id!r} has committed nothing; name its topics with --topic")
 
 
 def _partitions(consumer: Consumer, topics: Iterable[str], timeout_s: float) -> list[TopicPartition]:
@@ -57,7 +50,7 @@ def _partitions(consumer: Consumer, topics: Iterable[str], timeout_s: float) -> 
     for topic in topics:
         of = consumer.partitions_for(topic, timeout_s)
         if not of:
-            raise TopicMissing(f"topic {topic!r} does not exist; name those to be set with --topic")
+            raise TopicMissing(f"topic {topic!r} does not exist; name the topics to reset with --topic")
         found += [TopicPartition(topic, each.partition) for each in of]
     return found
 
@@ -75,7 +68,6 @@ def _targets(
 
 
 def lines(before: Mapping[TopicPartition, OffsetAndMetadata], targets: Mapping[TopicPartition, int]) -> list[str]:
-    """A line for each partition, with the commits before and after."""
     return [
         f"{part.name}  {before[part].offset if part in before else '-'} -> {offset}"
         for part, offset in sorted(targets.items())

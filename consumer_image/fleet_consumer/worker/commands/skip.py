@@ -1,6 +1,5 @@
-"""`fleet-consumer skip`: the next record of a group without members, set aside as by `spec.offsets.skip`."""
-
-from __future__ import annotations
+"""`fleet-consumer skip`: moves a group's next record to its failed topic without handling it, like
+`spec.offsets.skip`."""
 
 import argparse
 import sys
@@ -19,7 +18,7 @@ from fleet_consumer.librdkafka.settings import connection_config, consumer_confi
 from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.redrive.job import ACK_TIMEOUT_S
 from fleet_consumer.retry.failure import Failure, Skipped, classify
-from fleet_consumer.retry.headers import FailedDelivery, continued, failed_headers, first_story, read
+from fleet_consumer.retry.headers import FailedDelivery, continued, failed_headers, first_history, read
 from fleet_consumer.retry.routing import partition_of
 from fleet_consumer.worker.commands.empty_group import empty_group, without_topic
 from fleet_consumer.worker.commands.failed_records import RecordMissing
@@ -34,12 +33,12 @@ def run(options: argparse.Namespace) -> int:
     partition, offset = place_of(options.place)
     failed = options.topic or failed_topic(options.group)
     if failed == partition.topic:
-        raise SettingsInvalid("--topic", "is the record's own topic; name that of failed records")
+        raise SettingsInvalid("--topic", "is the record's own topic; name the failed topic")
     brokers = brokers_of(options)
-    # Whatever the group reads: a record of an aborted transaction must not come back by a redrive.
+    # Always use read_committed, because a redrive must not bring back records of aborted transactions.
     config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_committed", {})
     with (
-        empty_group(brokers, reading_group(options.group, partition.topic), options.timeout) as group,
+        empty_group(brokers, consuming_group(options.group, partition.topic), options.timeout) as group,
         BoundedReader(config, stores_offsets=False, patience_s=options.timeout) as reader,
     ):
         try:
@@ -50,34 +49,36 @@ def run(options: argparse.Namespace) -> int:
         found = _next_record(reader, partition, before.get(partition), options.timeout)
         _set_aside(brokers, failed, targets, options.group, named(found, partition, offset))
         group.commit({partition: behind(offset, before.get(partition))}, before)
-    print(f"record {options.place} is in the failed topic, and the group goes on behind it", file=sys.stderr)
+    print(f"record {options.place} was moved to the failed topic; the group continues after it", file=sys.stderr)
     return EXIT_OK
 
 
 def place_of(text: str) -> tuple[TopicPartition, int]:
-    """Partition and offset of a place. Raises SettingsInvalid."""
+    """Parse TOPIC-PARTITION:OFFSET; return the partition and the offset. Raises SettingsInvalid."""
     where, _, offset = text.rpartition(":")
     topic, _, partition = where.rpartition("-")
     if not topic or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
-        raise SettingsInvalid("TOPIC-PARTITION:OFFSET", f"is {text!r}; write it such as orders-3:1734")
+        raise SettingsInvalid("TOPIC-PARTITION:OFFSET", f"is {text!r}; it must have the form orders-3:1734")
     return TopicPartition(topic, int(partition)), int(offset)
 
 
-def reading_group(group_id: str, topic: str) -> str:
-    """The Kafka group that reads a topic for this group: its retry worker reads what waits."""
+def consuming_group(group_id: str, topic: str) -> str:
+    """Return the Kafka group that reads a topic: for retry and redrive topics, that of the retry workers."""
     waits = topic == redrive_topic(group_id) or topic.startswith(retry_topic(group_id, ""))
     return retry_group(group_id) if waits else group_id
 
 
 def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
-    """The group's next record. Raises RecordMissing unless it is the one that was named."""
+    """Return the group's next record. Raises RecordMissing unless its offset is `offset`."""
     if record is None:
-        raise RecordMissing(f"the group has no committed record left in {partition.name}")
+        raise RecordMissing(
+            f"{partition.name} has no next record for the group, apart from open or aborted transactions"
+        )
     if record.offset != offset:
         why = (
-            "only the next one can be skipped, as the commit passes all before it"
+            "only the next record can be skipped, because the commit would pass all earlier ones"
             if offset > record.offset
-            else "the group is past that one, or it is gone, or its transaction was aborted"
+            else "the group is past that record, or the record was deleted, or its transaction was aborted"
         )
         where = f"{partition.name} is at offset {record.offset}"
         raise RecordMissing(f"the group's next record in {where}, not {offset}: {why}")
@@ -85,15 +86,15 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
 
 
 def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
-    """The commit behind a record, in the same reading as the commit of before."""
-    reading = continued(before)
-    return OffsetAndMetadata(offset + 1, -1, "" if reading is None else reading.mark(offset + 1))
+    """Return the commit that follows the record at `offset`, in the same replay epoch as the previous commit."""
+    replay_epoch = continued(before)
+    return OffsetAndMetadata(offset + 1, -1, "" if replay_epoch is None else replay_epoch.metadata(offset + 1))
 
 
 def _next_record(
     reader: BoundedReader, partition: TopicPartition, commit: OffsetAndMetadata | None, timeout_s: float
 ) -> Record | None:
-    """The first record at the group's commit or behind it; from the start without a commit."""
+    """Return the first record at or after the group's commit (without a commit, the log start), or None."""
     if partition not in reader.partitions(partition.topic):
         raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")
     first, end = reader.bounds([partition])[partition]
@@ -103,23 +104,23 @@ def _next_record(
         for record in step.records.get(partition, ()):
             return record
         if clock.monotonic() >= deadline:
-            raise DataPlaneFailed(f"partition {partition.name}: nothing came in {timeout_s:g} s")
+            raise DataPlaneFailed(f"partition {partition.name}: no records within {timeout_s:g} s")
     return None
 
 
 def _set_aside(brokers: Brokers, topic: str, targets: int, group_id: str, record: Record) -> None:
-    """Write a record to the group's failed topic, of `targets` partitions, and wait until the brokers have it."""
+    """Write a record to the group's failed topic, which has `targets` partitions, and wait for the acknowledgement."""
     now_ms = round(SystemClock().wall() * 1000)
-    own = reading_group(group_id, record.topic) == group_id
-    story = first_story(record) if own else read(record, now_ms=now_ms)
+    own = consuming_group(group_id, record.topic) == group_id
+    history = first_history(record) if own else read(record, now_ms=now_ms)
     failure = classify(Skipped(TEXT))
     assert isinstance(failure, Failure), "no policy says otherwise"
-    headers = failed_headers(FailedDelivery(record, failure, group_id, now_ms, story))
-    where = partition_of(record.key, story.origin, targets)
+    headers = failed_headers(FailedDelivery(record, failure, group_id, now_ms, history))
+    where = partition_of(record.key, history.origin, targets)
     producer = RecordProducer(connection_config(connection_settings(brokers, CLIENT)))
     handle = producer.send(topic, key=record.key, value=record.value, headers=headers, partition=where)
     producer.flush(ACK_TIMEOUT_S)
     if handle.error is not None:
         raise handle.error
     if not handle.done:
-        raise ProduceFailed(topic, "NotAcknowledged", f"not within {ACK_TIMEOUT_S:g} s")
+        raise ProduceFailed(topic, "NotAcknowledged", f"no acknowledgement within {ACK_TIMEOUT_S:g} s")

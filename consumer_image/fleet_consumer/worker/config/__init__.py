@@ -1,1 +1,1 @@
-"""Settings of a worker: role, identity, credentials and policies, from files and environment."""
+"""Settings of a worker from files and environment: role, identity, credentials and policies."""

@@ -1,11 +1,9 @@
-"""JSON documents of mounted files, read again when they change, so that a change helps without a rollout or a restart.
+"""JSON documents of mounted files, read again when they change, so that a change needs no rollout or restart.
 
-The kubelet updates a mounted ConfigMap by replacing a symbolic link, so a change is never seen half written. A file
-written in place can be; it is then no JSON, and read again until it is. While a file is invalid, its last valid content
-applies.
+The kubelet updates a mounted ConfigMap by replacing a symbolic link, so readers never see half a change. A file that is
+edited in place may be half written: it is read again until it is valid JSON, and the last valid content applies until
+then.
 """
-
-from __future__ import annotations
 
 import json
 import logging
@@ -26,20 +24,20 @@ from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
-LOOK_INTERVAL_S: Final = 1.0
-"""Interval of checks for a change; a check without a change costs one system call."""
+CHECK_INTERVAL_S: Final = 1.0
+"""Interval in seconds of the checks for a change. A check without a change costs one system call."""
 
 BYTES_MAX: Final = 4_000_000
-"""A ConfigMap holds one million bytes; a larger file is not from one."""
+"""Limit of a file in bytes, larger than any ConfigMap (about one million bytes)."""
 
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]
-"""Identity of a file's content without reading it."""
+"""Device, inode, size and modification time: identifies a file's content without reading it."""
 
 
 class FileUnreadable(Exception):
-    """The file is missing, not readable, too large, or not JSON. `missing`: there is no such file."""
+    """The file is missing (`missing` is true), cannot be read, is too large, or is not JSON."""
 
     def __init__(self, message: str, reason: str = "FileUnreadable", *, missing: bool = False) -> None:
         super().__init__(message)
@@ -48,11 +46,11 @@ class FileUnreadable(Exception):
 
 
 class MountedFile(Generic[T]):
-    """One file of a mounted ConfigMap, for one thread. The constructor reads nothing.
+    """One file of a mounted ConfigMap. The constructor reads nothing. Not thread-safe.
 
-    `content` is that of the last valid file, and `absent` before the first and while there is no file; where `absent`
-    is None, a missing file is an error. `refusal` is logged once for each error. `last_error` (with a `reason`) is the
-    error of the current file; None while it is valid.
+    `content` is the last valid content. Before the file was first read, and while the file is missing, `content` is
+    `absent`; if `absent` is None, a missing file is an error. `refusal` is the message that is logged once for each
+    error. `last_error` (with a `reason`) is the error of the current file, None while the file is valid.
     """
 
     def __init__(
@@ -71,19 +69,19 @@ class MountedFile(Generic[T]):
         self._refusal = refusal
         self._unreadable = unreadable
         self._absent = absent
-        self._look_at = float("-inf")
+        self._check_at = float("-inf")
         self._stamp: Stamp | None = None
         self.content: T | None = absent
         self.last_error: FileUnreadable | PolicyInvalid | SkipsInvalid | None = None
 
-    def look(self) -> bool:
-        """Read the file if it has changed, at most once a second; True if `content` changed, which is replaced then."""
+    def reload(self) -> bool:
+        """Read the file if it has changed, at most once a second. Returns True if this replaced `content`."""
         now = self._clock.monotonic()
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + LOOK_INTERVAL_S
+        self._check_at = now + CHECK_INTERVAL_S
         try:
-            content = self._read()
+            content = self._read_changed()
         except (FileUnreadable, PolicyInvalid, SkipsInvalid) as error:
             if str(error) != str(self.last_error):
                 LOG.warning(self._refusal, extra=fields(reason=error.reason, error=str(error)))
@@ -96,8 +94,8 @@ class MountedFile(Generic[T]):
         self.content = content
         return True
 
-    def _read(self) -> T | None:
-        """The content; None if the file is still the one that was parsed last."""
+    def _read_changed(self) -> T | None:
+        """Return the content; None if the file has not changed since it was last parsed."""
         try:
             read = read_json(self._path, self._stamp)
         except FileUnreadable as error:
@@ -114,19 +112,19 @@ class MountedFile(Generic[T]):
 
 
 def read_json(path: str, known: Stamp | None = None) -> tuple[Any, Stamp] | None:
-    """A file's document and its stamp; None if the file still has the stamp `known`. Raises FileUnreadable."""
+    """Return a file's document and stamp; None if the file still has the stamp `known`. Raises FileUnreadable."""
     try:
         if _stamp(os.stat(path)) == known:
             return None
         with open(path, "rb") as file:
-            # Of the opened file: the path may lead elsewhere by now.
+            # The stamp of the opened file, because the path may lead to another file by now.
             stamp = _stamp(os.fstat(file.fileno()))
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}; the operator mounts it from the group's ConfigMap"
         raise FileUnreadable(message, missing=isinstance(error, FileNotFoundError)) from error
     if len(content) > BYTES_MAX:
-        raise FileUnreadable(f"{path} has more than {BYTES_MAX} bytes, so it is none of the operator's files")
+        raise FileUnreadable(f"{path} has more than {BYTES_MAX} bytes, so the operator did not write it")
     try:
         return json.loads(content), stamp
     except (ValueError, RecursionError) as error:
@@ -138,25 +136,22 @@ def _stamp(found: os.stat_result) -> Stamp:
 
 
 def policy_file(path: str, clock: Clock) -> MountedFile[Policies]:
-    """The retry policies of a group."""
     refusal = "the retry policies cannot be used"
     return MountedFile(path, parse_policies, clock, refusal=refusal, unreadable="PolicyFileUnreadable")
 
 
 def skip_file(path: str, uid: str, clock: Clock) -> MountedFile[frozenset[Place]]:
-    """The places of records to skip; `uid` is that of the ConsumerGroup.
-
-    The operator's ConfigMap exists only where the spec names records, so a missing file names none.
-    """
+    """Return the mounted file that lists the records to skip. It is missing if the list is empty. `uid` is the
+    ConsumerGroup's."""
     refusal = "the list of records to skip cannot be used"
     return MountedFile(path, lambda document: parse_skips(document, uid), clock, refusal=refusal, absent=frozenset())
 
 
 def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
-    """Seconds for which this pod's worker holds its first join; `now` in epoch seconds.
+    """Return the delay in seconds of the first join of this pod's worker, so that new workers join together.
 
-    `skip_file` is the path beside which the file is mounted, None outside of a pod. Without a file, or with one that
-    cannot be read, nothing is held: the group then has one rebalance more.
+    `now` is in epoch seconds. The file about the fleet's last scaling step is mounted next to `skip_file`, which is
+    None outside of a pod. Without a readable file the worker joins at once, which costs the group one more rebalance.
     """
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if skip_file is None or ordinal is None:
@@ -166,24 +161,22 @@ def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
         step = None if read is None else parse_join(read[0], uid)
     except (FileUnreadable, SettingsInvalid) as error:
         if not getattr(error, "missing", False):
-            LOG.warning("the file of the fleet's last step cannot be used", extra=fields(error=str(error)))
+            LOG.warning("the file about the fleet's last scaling step cannot be used", extra=fields(error=str(error)))
         return 0.0
     return 0.0 if step is None else step.hold_s(int(ordinal[1]), now)
 
 
 class Follower:
-    """Keeps a session on the current policies of a file. The constructor reads them.
-
-    Raises FileUnreadable or PolicyInvalid if the file never held usable policies.
-    """
+    """Keeps a session on the current policies of a file. The constructor reads the policies. It raises FileUnreadable
+    or PolicyInvalid if no usable policies are found."""
 
     def __init__(self, policy_file: MountedFile[Policies], role: Role, group_id: str) -> None:
         self._file = policy_file
         self._role = role
         self._group_id = group_id
-        self._look()
+        self._reload()
         if policy_file.content is None:
-            assert policy_file.last_error is not None, "a file without policies has an error"
+            assert policy_file.last_error is not None, "without policies, the file has an error"
             raise policy_file.last_error
         self._opened_with = policy_file.content
 
@@ -195,8 +188,8 @@ class Follower:
         return retry_topics(self._group_id, self.policies.delays)
 
     def follow(self, subscribed: object, subscribe: Callable[[tuple[str, ...]], None]) -> bool:
-        """Apply a change of the file to a session `subscribed` to these topics; False if it needs a new one."""
-        if not self._look():
+        """Apply a changed file to a session `subscribed` to these topics. Returns False if a new session is needed."""
+        if not self._reload():
             return True
         if self.policies.max_message_bytes != self._opened_with.max_message_bytes:
             LOG.info("the size limit of the managed topics has changed; starting a new session")
@@ -206,8 +199,8 @@ class Follower:
             subscribe(self.topics())
         return True
 
-    def _look(self) -> bool:
-        changed, policies = self._file.look(), self._file.content
+    def _reload(self) -> bool:
+        changed, policies = self._file.reload(), self._file.content
         if changed and policies is not None:
             LOG.info("retry policies read", extra=fields(policy=policies.name, current=policies.current))
         return changed

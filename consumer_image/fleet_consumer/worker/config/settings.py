@@ -1,6 +1,4 @@
-"""Settings of connection and consumer, derived from worker.json, the environment and the pod's name."""
-
-from __future__ import annotations
+"""Settings of the connection and the consumer, derived from worker.json, the environment and the pod's name."""
 
 import contextlib
 import re
@@ -21,42 +19,43 @@ from fleet_consumer.worker.config.role import Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
-"""Kafka's own default."""
+"""Kafka's default of this property in milliseconds."""
 
 ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
-"""Environment variable: `off` keeps error texts out of logs and headers, as they often contain records' data."""
+"""Environment variable: `off` keeps error texts, which often contain records' data, out of logs and headers."""
 PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
-"""Environment variable: memory in bytes for fetched records of all paused partitions, waiting ones included."""
+"""Environment variable: limit in bytes of fetched records of all paused partitions together, including records that are
+not due yet."""
 
 ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
-"""Isolation levels: the CRD's names and Kafka's."""
+"""Kafka's isolation levels, keyed by their names in the CRD."""
 
 RETRY_POLL_RECORDS: Final = 100
-"""Largest poll of a retry worker. Records behind one that is not due are read again later."""
+"""Maximum number of records in a retry worker's poll. Records after the first one that is not due are read again
+later."""
 
 RETRY_PREFETCH: Final[Mapping[str, str]] = {
     "queued.min.messages": "100",
     "queued.max.messages.kbytes": "1024",
     "fetch.message.max.bytes": "262144",
-    # Per response: with hundreds of partitions the limit per partition does not bound the sum.
+    # Limit per response, because with hundreds of partitions the limit per partition does not bound the sum.
     "fetch.max.bytes": "4194304",
 }
-"""Prefetch limits of a retry worker. A larger record is still fetched, alone (KIP-74)."""
+"""Prefetch limits of a retry worker. A larger record is still fetched, alone in its response (KIP-74)."""
 
 RETRY_PREFETCH_ALIASES: Final = frozenset({"max.partition.fetch.bytes"})
-"""Aliases of these settings in librdkafka; of two aliases the later one would win."""
+"""librdkafka's aliases of these properties. They are removed, because the later one of two aliases would apply."""
 
 
 class CredentialsUnreadable(Exception):
-    """User name or password cannot be read from the mounted files."""
+    """The mounted files have no readable user name or password."""
 
     reason = "AuthenticationFailed"
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """Identity of one worker: its name in logs and for brokers, its instance id if membership is static, and its pod's
-    uid in a cluster."""
+    """A worker's name for logs and brokers, its instance id with static membership, and in a cluster its pod's uid."""
 
     worker: str
     instance_id: str | None
@@ -64,13 +63,13 @@ class PodIdentity:
 
 
 def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
-    """The settings with the user's environment variables applied. Raises SettingsInvalid."""
-    said = environment.get(ERROR_TEXT, "on")
-    if said not in ("on", "off"):
-        raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {said!r}")
-    handler = replace(config.handler, error_text=said == "on")
+    """Return the settings with the user's environment variables applied. Raises SettingsInvalid."""
+    error_text = environment.get(ERROR_TEXT, "on")
+    if error_text not in ("on", "off"):
+        raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {error_text!r}")
+    handler = replace(config.handler, error_text=error_text == "on")
     budget = environment.get(PAUSED_BYTES, str(config.consumer.paused_bytes_max))
-    # No other notation of Python, such as 1_000, and no number that is slow to parse.
+    # Refuses Python's other notations, such as 1_000, and numbers that are slow to parse.
     if re.fullmatch(r"[1-9][0-9]{0,14}", budget) is None:
         raise SettingsInvalid(
             "", f"the environment variable {PAUSED_BYTES} must be a number of bytes, such as 33554432; it is {budget!r}"
@@ -79,10 +78,10 @@ def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> Wo
 
 
 def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentity:
-    """Identity from the pod's name in the environment; the name of a StatefulSet's pod ends in its ordinal.
+    """Return the identity from the pod's name in the environment; the name of a StatefulSet's pod ends in its ordinal.
 
-    Raises SettingsInvalid for static membership without an ordinal: two workers with one instance id would fence each
-    other.
+    Raises SettingsInvalid for static membership without an ordinal, because workers with the same instance id fence
+    each other.
     """
     pod, uid = environment.get(POD_NAME, ""), environment.get(POD_UID) or None
     if not config.consumer.static_membership:
@@ -98,8 +97,7 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
-    """Connection settings, with credentials that are read again before each login. Raises SettingsInvalid and
-    CredentialsUnreadable."""
+    """Return settings that read credentials before each login. Raises SettingsInvalid, CredentialsUnreadable."""
     tls, sasl = brokers.tls, None
     if brokers.sasl is not None:
         sasl = _login(brokers.sasl, None if tls is None else tls.ca_file)
@@ -110,7 +108,8 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
-    """Login with the mounted credentials. `ca_file` also verifies the token endpoint: private CAs sign both."""
+    """Return the login with the mounted credentials. `ca_file` also verifies the token endpoint, because a private CA
+    usually signs the certificates of both."""
     mounted = MountedLogin(source)
     name, proof = mounted()
     try:
@@ -129,21 +128,21 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
 
 
 class MountedLogin:
-    """User name and password, or client id and client secret, of the mounted files as they are now.
+    """Reads the current user name and password, or client id and client secret, from the mounted files.
 
-    Files that cannot be read leave the last ones in use. Raises CredentialsUnreadable when made only.
+    If the files cannot be read, the last values are used. Only the constructor raises CredentialsUnreadable.
     """
 
     def __init__(self, source: SaslSource) -> None:
         self._source = source
-        self._last = self._read()
+        self._last = self._read_files()
 
     def __call__(self) -> tuple[str, str]:
         with contextlib.suppress(CredentialsUnreadable):
-            self._last = self._read()
+            self._last = self._read_files()
         return self._last
 
-    def _read(self) -> tuple[str, str]:
+    def _read_files(self) -> tuple[str, str]:
         source = self._source
         identity_file, proof_file = credential_files(source.mechanism)
         identity = source.identity if source.identity is not None else _credential(source.directory, identity_file)
@@ -151,7 +150,6 @@ class MountedLogin:
 
 
 def context_of(config: WorkerConfig, worker: str, purpose: str) -> HandlerContext:
-    """The context of the handler's `setup` in the process with the name `worker`."""
     return HandlerContext(
         namespace=config.namespace,
         name=config.name,
@@ -165,16 +163,16 @@ def context_of(config: WorkerConfig, worker: str, purpose: str) -> HandlerContex
 def consumer_settings(
     config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
 ) -> ConsumerSettings:
-    """The member's settings, with the CRD's values translated to Kafka's.
+    """Return the member's settings, translated from the CRD's values to Kafka's.
 
-    A retry worker starts at the beginning of its topics, because no record there may be skipped, and prefetches little.
+    A retry worker starts at the beginning of its topics, so that it skips no record, and prefetches little.
     """
     consumer, retries = config.consumer, role is Role.RETRY
     properties = consumer.properties
     if retries:
         kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
         properties = {**kept, **RETRY_PREFETCH}
-    # The same metadata age for both halves of the client. It also decides when a pattern includes a new topic.
+    # librdkafka and our own client use the same metadata age. A topic pattern finds a new topic after this time, too.
     metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
         connection=connection,
@@ -188,7 +186,8 @@ def consumer_settings(
         auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
         isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
         metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
-        # A renewed Secret may reach the brokers first: the worker waits, and its status gives the reason.
+        # The brokers may know a renewed password before its Secret reaches this pod. The worker then retries, and its
+        # status gives the reason.
         retry_authentication=True,
         paused_bytes_max=consumer.paused_bytes_max,
         properties=properties,

@@ -1,6 +1,4 @@
-"""Commits of finished records, at each interval and before partitions are given back."""
-
-from __future__ import annotations
+"""Commits of finished records, at every commit interval and before partitions are revoked."""
 
 import logging
 from collections.abc import Mapping
@@ -10,24 +8,24 @@ from fleet_consumer.group.errors import ConsumerError
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import TopicPartition
 from fleet_consumer.worker.consume.parts import LoopParts
-from fleet_consumer.worker.consume.progress import Partitions, committable, note_commit
+from fleet_consumer.worker.consume.progress import Partitions, committable, record_commit
 from fleet_consumer.worker.logs import fields, now_text
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 REFUSED_LONG_S: Final = 30.0
-"""A refusal that may pass by itself, such as that of a topic which the coordinator does not know yet, lasts after this
-time."""
+"""Time in seconds after which a refusal is reported although it may be temporary, for example because the coordinator
+does not know a new topic yet. A lasting refusal is reported at once."""
 
 
 class CommitsRefused(Exception):
-    """The broker refuses commits of some partitions until somebody changes something."""
+    """The broker refuses commits of some partitions, for a reason that the worker cannot correct."""
 
     reason = "CommitsRefused"
 
 
 class Committing:
-    """The commits of one loop. `mark` is the breaker's, which all of them carry."""
+    """Commits the offsets of one loop. Every commit carries `breaker_state`."""
 
     def __init__(self, parts: LoopParts, partitions: Partitions) -> None:
         self._parts = parts
@@ -35,15 +33,15 @@ class Committing:
         self._partitions = partitions
         self._due_at = parts.clock.monotonic() + self._interval_s
         self._in_flight = False
-        self.mark = ""
+        self.breaker_state = ""
 
     def soon(self) -> None:
         self._due_at = self._parts.clock.monotonic()
 
-    def carry(self, mark: str) -> None:
-        """Carry this mark from now on; a new one is committed soon."""
-        if mark != self.mark:
-            self.mark = mark
+    def carry(self, breaker_state: str) -> None:
+        """Add this breaker state to all later commits. If the state is new, it is committed soon."""
+        if breaker_state != self.breaker_state:
+            self.breaker_state = breaker_state
             self.soon()
 
     @property
@@ -51,42 +49,45 @@ class Committing:
         return not self._in_flight and self._parts.clock.monotonic() >= self._due_at
 
     def commit(self) -> None:
-        """Commit what moved since the last commit; returns at once."""
+        """Commit offsets that changed since the last commit; returns at once."""
         self._due_at = self._parts.clock.monotonic() + self._interval_s
-        offsets = committable(self._partitions, self.mark)
+        offsets = committable(self._partitions, self.breaker_state)
         if offsets:
             self._in_flight = True
             self._parts.consumer.commit_async(offsets, self._committed)
 
     def commit_leaving(self, partitions: Partitions, timeout_s: float) -> int:
-        """Commit partitions that are about to go, and wait; returns how many had something to commit."""
-        offsets = committable(partitions, self.mark)
+        """Commit partitions that are being revoked, and wait for the result, at most `timeout_s` seconds. Returns the
+        number of partitions in the commit."""
+        offsets = committable(partitions, self.breaker_state)
         if offsets:
             try:
                 self._parts.consumer.commit(offsets, timeout_s)
             except ConsumerError as error:
-                self.note(offsets, error)
+                self.record_result(offsets, error)
             else:
-                self.note(offsets, None)
+                self.record_result(offsets, None)
         return len(offsets)
 
     def _committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
         self._in_flight = False
-        self.note(offsets, error)
+        self.record_result(offsets, error)
 
-    def note(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
-        """Count a commit that was answered, and keep what became of it by partition."""
-        note_commit(self._partitions, offsets, error, self._parts.clock.wall())
+    def record_result(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None) -> None:
+        record_commit(self._partitions, offsets, error, self._parts.clock.wall())
         if error is None:
             self._parts.stats.commits += 1
         else:
             self._parts.stats.commit_failures += 1
             reason = getattr(error, "reason", type(error).__name__)
-            LOG.info("commit failed; it is repeated if still ours", extra=fields(reason=reason, error=str(error)))
+            LOG.info(
+                "commit failed; it is repeated while the partitions are owned",
+                extra=fields(reason=reason, error=str(error)),
+            )
 
     @property
     def refused(self) -> CommitsRefused | None:
-        """The refusals that last. Any thread."""
+        """The error if commits are refused permanently or for at least `REFUSED_LONG_S`, otherwise None. Any thread."""
         now, found = self._parts.clock.wall(), []
         for topic_partition, partition in sorted(dict(self._partitions).items()):
             refused = partition.refused
@@ -95,5 +96,5 @@ class Committing:
         if not found:
             return None
         name, first = min(found, key=lambda each: each[1].since)
-        more = f"; so are those of {len(found) - 1} more partitions" if len(found) > 1 else ""
-        return CommitsRefused(f"{name}: commits are refused since {now_text(first.since)}: {first.refusal.words}{more}")
+        more = f"; commits of {len(found) - 1} more partitions are refused as well" if len(found) > 1 else ""
+        return CommitsRefused(f"{name}: commits refused since {now_text(first.since)}: {first.refusal.words}{more}")

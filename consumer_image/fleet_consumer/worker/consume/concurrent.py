@@ -1,24 +1,25 @@
-"""Handling beside the loop's thread: in several threads, in an event loop, or on whole batches.
+"""Handling outside the loop's thread: in several threads, in an event loop, or in batches.
 
-The loop's thread polls, and never waits for a handler. It takes records up, keeps the order that keys ask for
-(`KeyOrder`), gives an executor as many jobs as it has calls, writes what comes back, and commits. A record stands in
-its partition's `unfinished` from the moment it is taken up, so the committable offset is that of the first record that
-is not finished, however many behind it are.
+The loop's thread polls and never waits for a handler. It admits records, keeps the key order (`KeyOrder`) and the
+executor's slots busy, writes outputs and commits. Every admitted record is in its partition's `unfinished`, so the
+committable offset is that of the first unfinished record, even if many records behind it are finished. Records without
+a key are handled in any order. If they were handled one at a time, `concurrency` would be useless for topics without
+keys.
 
-Bounded: records that wait or are being handled (`pending_max`), and for each partition those behind its first
-unfinished one (`window`): past that the partition is paused, so one slow record neither fills memory nor stops others.
+Two limits apply: `pending_max` to all records that wait or are being handled, and `window` to the records behind a
+partition's first unfinished record. A partition with a full window is paused, so that one slow record neither fills
+memory nor stops other partitions.
 
-What leaves with its partition: waiting records are forgotten, except those below one that has begun, which are handled
-still as long as there is time, because everything from the first unfinished record on would be repeated by the next
-owner. What comes back for a partition that is gone meanwhile moves nothing: it is recognised by its progress object.
+On revocation, waiting records are dropped, except those in front of a record that has started. The records in front of
+it are handled while time remains, because the next owner repeats everything from the first unfinished record on.
+Results for a partition that is no longer owned are ignored.
 
-While the breaker is open nothing new begins. A record that comes back failed and has to stay is parked: unfinished, its
-order key still taken, so that those behind it wait; it is the first to be handled again when the pacing lets one
-through. So is a record whose handler is deployed wrong (`is_endpoints`), for a few seconds; others are tried
-meanwhile.
+While the breaker is open no call starts. A failed record that must be handled again is parked: it stays unfinished and
+keeps its order key, so that records behind it wait. When calls start again, parked records are handled first. A record
+whose handler is misconfigured (`is_endpoints`) is parked for a few seconds, and other records are tried meanwhile.
+
+Decision: docs/decisions/0010-handler-execution.md.
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -32,47 +33,49 @@ from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.loop import POLL_TIMEOUT_S, Loop
 from fleet_consumer.worker.consume.parts import LoopParts
 from fleet_consumer.worker.consume.pending import Calls, Concurrency, Pending, Work
-from fleet_consumer.worker.consume.progress import SUSPECT, WINDOW_FULL, PartitionProgress, Partitions
+from fleet_consumer.worker.consume.progress import CRASH_GUARD, WINDOW_FULL, PartitionProgress, Partitions
 
 
-class Suspects:
-    """The partitions of one loop that ask for care; they are paused until it ends.
+class CarefulPartitions:
+    """The partitions of one loop that a crash guard protects. They are paused until their careful handling ends.
 
-    One part of one partition is handed out at a time, and nothing beside it: should the process die, it is known with
-    which records. Other records of these partitions wait aside; after each part the loop's remaining records have a
-    turn. So they have while records of a part are parked: the part is not through, and what is behind it waits.
+    Only a few records of one partition (a chunk) are handled at a time, so that the crash marker names them if the
+    process dies; the following records of these partitions are put aside. All other partitions get one round after each
+    chunk. They also continue while records of the chunk are parked; the next chunk starts only when these have been
+    handled.
     """
 
     def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
         self._parts = parts
         self._loop = loop
-        self._notes = loop.notes
+        self._crash_markers = loop.crash_markers
         self._pending = pending
         self._calls = calls
         self._batch = concurrency.batch
         self.aside: dict[TopicPartition, list[Record]] = {}
-        """The records that wait for care."""
-        # The partition of which a part is in hand by itself, how many records that has, and since when.
+        # The chunk being handled: its partition, number of records, and start (monotonic seconds).
         self._alone: tuple[PartitionProgress, int, float] | None = None
-        # Of the part in hand, what no call has taken yet.
+        # Work of this chunk that has not been given to a call yet.
         self._waiting: deque[Work] = deque()
-        # Whether records of it came back to be handled again; others are handled beside them from then on.
+        # True while records of this chunk are parked for another attempt. Other records are handled meanwhile.
         self._parked = False
-        self._turn_of_others = False
+        self._others_next = False
 
     def put_aside(self, run: Run) -> None:
-        """Have a run wait for its turns; its partition is not read meanwhile."""
         partition = self._loop.partitions.get(run.topic_partition)
         if partition is not None:
             if run.topic_partition not in self.aside:
-                # Wherever the last poll ended: no commit may go back to offsets between that were deleted.
+                # Move the position to this run, because no commit may go back to deleted offsets before it.
                 first = as_read(run.records[0])
                 partition.handled(first.offset - 1, first.leader_epoch)
             self.aside.setdefault(run.topic_partition, []).extend(run.records)
-            self._parts.pauses.pause(run.topic_partition, SUSPECT)
+            self._parts.pauses.pause(run.topic_partition, CRASH_GUARD)
 
     def others_may_go(self, *, stopping: bool) -> bool:
-        """Go on with what waits aside; False while it has to be in hand alone, or waits for the others' end."""
+        """Continue with the records put aside, and return True if the loop's other records may start now.
+
+        Returns False while a chunk is being handled, and while the next chunk waits for running calls to end.
+        """
         if self._alone is not None:
             self._issue()
             if self._waiting or (self._calls.out and not self._parked):
@@ -83,51 +86,51 @@ class Suspects:
             self._come_back(*self._alone)
         if not self.aside or stopping or self._loop.pace is Pace.STOP:
             return True
-        if self._turn_of_others:
-            self._turn_of_others = False
+        if self._others_next:
+            self._others_next = False
             return True
         if self._calls.out:
             return False
         partitions = self._loop.partitions
-        topic_partition = min(self.aside, key=lambda each: self._notes.deaths(partitions[each]))
+        topic_partition = min(self.aside, key=lambda each: self._crash_markers.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
-            return True  # what it has written is not acknowledged yet
+            return True  # writes of this partition are not acknowledged yet
         if not self._hand_out(partitions[topic_partition]):
             return True
         self._issue()
         return False
 
     def take_waiting(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Take out what no call has taken yet of a part of these partitions."""
+        """Remove and return work of these partitions that has not been given to a call yet."""
         gone = [work for work in self._waiting if work.partition in partitions]
         if gone:
-            self._waiting.clear()  # all of them are of one partition
+            self._waiting.clear()  # all waiting work belongs to one partition
         return gone
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop what waits aside of these partitions."""
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in partitions:
             self.aside.pop(topic_partition, None)
 
     def _issue(self) -> None:
         while self._waiting and self._calls.out < self._calls.limit(self._loop.pace):
             work = self._waiting.popleft()
-            self._pending.begin(work)
+            self._pending.record_call(work)
             self._calls.give(work)
 
     def _hand_out(self, partition: PartitionProgress) -> bool:
-        """Begin with the next part of what waits aside. True when any of it is in hand now."""
+        """Start the next chunk of the records that were put aside. Returns False if no record was handed out."""
         records = self.aside[partition.topic_partition]
         probe = self._loop.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
-        count, error = self._notes.take(partition, records[:most])
+        count, error = self._crash_markers.admit_records(partition, records[:most])
         if not count:
             return False
         works = self._pending.works(partition, records[:count])
         del records[:count]
         self._alone = partition, count, self._parts.clock.monotonic()
         for work in works:
-            # Without an order key: nothing of their partition is anywhere else, and no two of them have one key.
+            # No order key is needed: no other records of the partition are being handled, and these are one batch or
+            # differ in their keys.
             work.order_key = None
             if error is None:
                 self._waiting.append(work)
@@ -136,26 +139,25 @@ class Suspects:
         return True
 
     def _is_in_hand(self, partition: PartitionProgress) -> bool:
-        """True while records of the part are not through their handler."""
         return self._loop.owns(partition) and any(not each.handled for each in partition.unfinished)
 
     def _come_back(self, partition: PartitionProgress, count: int, began: float) -> None:
-        self._alone, self._turn_of_others = None, True
+        self._alone, self._others_next = None, True
         topic_partition = partition.topic_partition
         if not self._loop.owns(partition):
             return
-        self._notes.came_back(partition, count, self._parts.clock.monotonic() - began)
+        self._crash_markers.count_handled(partition, count, self._parts.clock.monotonic() - began)
         records = self.aside.get(topic_partition, [])
-        if topic_partition not in self._notes.careful or not records:
+        if topic_partition not in self._crash_markers.careful or not records:
             self.aside.pop(topic_partition, None)
-            self._parts.pauses.resume(topic_partition, SUSPECT)
+            self._parts.pauses.resume(topic_partition, CRASH_GUARD)
             if records:
                 self._pending.take_up(partition, records)
             self._loop.committing.soon()
 
 
 def _side_by_side(records: Sequence[Record]) -> int:
-    """Number of first records that may be in hand in any order: one of each key."""
+    """Return the number of leading records that may be handled in any order, because their keys differ."""
     keys = set[Any]()
     for count, record in enumerate(records):
         if (key := as_read(record).key) is not None and key in keys:
@@ -165,14 +167,15 @@ def _side_by_side(records: Sequence[Record]) -> int:
 
 
 ENDPOINT_PAUSE_S: Final = 5.0
-"""A record whose handler is deployed wrong is tried again so much later."""
+"""Wait in seconds before a record whose handler is misconfigured is tried again."""
 
 SHORT_POLL_S: Final = 0.02
-"""Timeout of a poll while acknowledgements, or records for free calls, are awaited: they do not end it."""
+"""Poll timeout in seconds while writes await acknowledgement or slots of the executor are free. It is short, because
+acknowledgements do not end a poll early, nor do new records if `max_records` is 0."""
 
 
 class ConcurrentRounds:
-    """The rounds of a loop with an executor, which its owner starts."""
+    """Handles the records of a loop with an executor, which the caller starts."""
 
     def __init__(self, loop: Loop, parts: LoopParts, executor: Executor, concurrency: Concurrency) -> None:
         self._loop = loop
@@ -183,7 +186,7 @@ class ConcurrentRounds:
         self._concurrency = concurrency
         self._calls = Calls(executor, parts.consumer)
         self._pending = Pending(parts.intake, parts.skips, concurrency, self._calls.report)
-        self._suspects = Suspects(parts, loop, self._pending, self._calls, concurrency)
+        self._careful = CarefulPartitions(parts, loop, self._pending, self._calls, concurrency)
         self._open_writes = False
 
     @property
@@ -192,34 +195,35 @@ class ConcurrentRounds:
 
     @property
     def busy(self) -> bool:
-        return bool(self.in_flight or self._pending.parked or self._suspects.aside)
+        return bool(self.in_flight or self._pending.parked or self._careful.aside)
 
     def drain(self) -> None:
-        """Let what has begun come to its end. Polls go on, so the membership is kept however long it takes."""
+        """Finish the records in flight. Polls continue meanwhile, so that the membership is kept."""
         self._forget_waiting(dict(self._loop.partitions))
-        # Anything in flight is with the executor, or may still get there.
+        # Records in flight are with the executor, or may still be handed to it.
         while self._calls.out or (self.in_flight and self._goes_on()):
             if self._loop.drain_over:
                 return
             self._loop.step()
 
     def _goes_on(self) -> bool:
-        """True while what has been taken up may begin: no breaker is open, and the handler is not deployed wrong."""
+        """Return True while admitted records may start: breaker closed, and no handler known to be misconfigured."""
         return self._loop.pace is Pace.FULL and not self._pending.stands(self._clock.monotonic())
 
     def receive(self) -> Records:
-        """Records that are there, or else a wait for whatever comes first.
+        """Return available records, or wait for records or results, whichever arrives first.
 
-        Results of the executor end a poll for records a little late, and one that takes none at once; but records do
-        not end the latter. So with records in flight the first only looks, and the second waits: for long only while
-        every call is taken, because then no new record could begin anyway.
+        A result of the executor ends a poll with `max_records` 0 at once, and a poll for records only with a delay. New
+        records, however, do not end a poll with `max_records` 0. So with records in flight, the first poll only fetches
+        what is available, and the second one waits with `max_records` 0. The wait is long only while all slots are
+        busy, because no record could start then anyway.
         """
         limit = self._limit()
         wait_s = self._parts.intake.before_poll(self._loop.partitions, POLL_TIMEOUT_S)
         if not self.in_flight:
             return self._loop.poll(min(SHORT_POLL_S, wait_s) if self._open_writes else wait_s, max_records=limit)
         records = self._loop.poll(0.0, max_records=limit) if limit else Records([])
-        if not records and not records.gaps and not self._calls.came_back:
+        if not records and not records.gaps and not self._calls.finished:
             idle = self._open_writes or self._calls.out < self._calls.limit(self._loop.pace)
             self._loop.poll(min(SHORT_POLL_S, wait_s) if idle else wait_s, max_records=0)
         return records
@@ -237,18 +241,19 @@ class ConcurrentRounds:
             for run in runs:
                 self._pending.take_up(self._loop.partitions[run.topic_partition], run.records)
             for run in careful:
-                self._suspects.put_aside(run)
+                self._careful.put_aside(run)
         self._stats.batches += bool(runs)
         wrote = self._take_back()
         if self._parts.consumer.holds_session():
-            # In doubt another member may own the records; either a heartbeat gets through, or they are lost.
+            # While the session is unconfirmed, another member may own the records. The wait ends when a heartbeat
+            # succeeds or the partitions are lost.
             self._issue()
         self._open_writes = self._writing.tend(self._loop.partitions) or wrote
         self._regulate()
 
     def _issue(self) -> None:
-        """Give the executor what may begin."""
-        if not self._suspects.others_may_go(stopping=self._loop.draining):
+        """Hand the work that may start to the executor."""
+        if not self._careful.others_may_go(stopping=self._loop.draining):
             return
         pace = self._loop.pace
         now = self._clock.monotonic()
@@ -256,7 +261,7 @@ class ConcurrentRounds:
             self._calls.give(work)
 
     def _take_back(self) -> bool:
-        """Take in what came back from the executor; whether any of it is being written now."""
+        """Process the executor's results. Returns True if any record has writes."""
         wrote = False
         for work, results, seconds in self._calls.take_back():
             self._pending.in_flight -= len(work.entries)
@@ -270,7 +275,7 @@ class ConcurrentRounds:
                         wrote = True
                 wrong = any(result.error is not None and is_endpoints(result.error) for result in results)
                 not_before = self._clock.monotonic() + ENDPOINT_PAUSE_S if wrong else float("-inf")
-                self._pending.came_back(work, staying, self._loop.pace, not_before)
+                self._pending.return_work(work, staying, self._loop.pace, not_before)
                 if staying or self._loop.pace is Pace.PROBE:
                     self._loop.adjust_pace()
             else:
@@ -279,7 +284,7 @@ class ConcurrentRounds:
         return wrote
 
     def _regulate(self) -> None:
-        """Pause partitions whose window is full, until it is half empty."""
+        """Pause partitions whose window is full, until the window is half empty."""
         window = self._concurrency.window
         for topic_partition, partition in self._loop.partitions.items():
             behind = len(partition.unfinished)
@@ -290,11 +295,10 @@ class ConcurrentRounds:
                 self._parts.pauses.resume(topic_partition, WINDOW_FULL)
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """True while any record of this partition is taken up and not through its handler."""
         return any(not each.handled for each in partition.unfinished)
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
-        # What has begun comes back first, then its writes are seen through.
+        # Finish the calls first, then their writes.
         self._forget_waiting(going)
         deadline = self._clock.monotonic() + timeout_s
         while True:
@@ -311,17 +315,19 @@ class ConcurrentRounds:
         self._writing.finish(going, max(0.0, deadline - self._clock.monotonic()))
 
     def _forget_waiting(self, going: Partitions) -> None:
-        """Drop what nobody has begun; kept is only what stands before a record that has begun."""
+        """Drop waiting records, except those in front of a record that has started."""
         partitions = set(going.values())
-        self._suspects.forget(going)
-        gone = self._pending.take_unbegun(partitions) + self._suspects.take_waiting(partitions)
+        self._careful.discard_partitions(going)
+        gone = self._pending.take_unbegun(partitions) + self._careful.take_waiting(partitions)
         self._pending.drop(gone, partitions)
 
-    def forget(self, gone: Partitions) -> None:
-        """Drop whatever waits of partitions that are gone; what is with the executor comes back to nothing, and is not
-        sent to its handler if it has not been yet."""
+    def drop_partitions(self, gone: Partitions) -> None:
+        """Drop waiting records of partitions that are no longer owned.
+
+        Results of running calls are ignored, and calls that have not started are not made.
+        """
         partitions = set(gone.values())
         for partition in partitions:
             partition.gone = True
-        self._suspects.forget(gone)
-        self._pending.forget(partitions, self._suspects.take_waiting(partitions))
+        self._careful.discard_partitions(gone)
+        self._pending.drop_waiting(partitions, self._careful.take_waiting(partitions))

@@ -1,15 +1,18 @@
-"""The intake, the filter between polls and handlers: main workers handle everything, retry workers what is due.
+"""The intake, a filter between polls and handlers: main workers admit all records, retry workers those that are due.
 
-After an assignment retry workers read each partition again from a little before its committed offset; those records
-only fill the window in which copies of a hop are found (`retry.suppression`), and move nothing. From the committed
-offset on records are handled when they are due (`retry.due`), once each, with their origin's coordinates: a partition
-whose head is not is paused there and sought back to it, so that nothing of it is held in memory, and read again when
-the head is due. Only what is due within a second is kept. Polls go on all the time.
+After an assignment, a retry worker first seeks each partition back, to a little before the committed offset. The
+records in between are not handled: they only fill the window in which duplicate retry publishes are found
+(`retry.suppression`). The seek never goes below the start of the log, where the reset policy would apply. If the log
+ends before the committed offset, or an offset lower than the previous one arrives, the topic was recreated or
+truncated. All its records are then new and are handled.
 
-Whatever is known here of a partition ends with its assignment. Used by the consume loop's thread, except `heads`.
+From the committed offset on, each record is handled once, when it is due (`retry.due`), with the coordinates of its
+origin. A partition whose next record is not due is paused, and the consumer seeks back to this record, so that waiting
+records use no memory. Only records that are due within a second are kept in memory. Polls continue meanwhile.
+
+The state of a partition is dropped when its assignment ends. Used by the consume loop's thread, except `heads`.
+Decision: docs/decisions/0014-waiting-and-stopping.md.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -25,79 +28,83 @@ from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.due import DueClock, Waiting
-from fleet_consumer.retry.headers import Story, clamped, read
+from fleet_consumer.retry.headers import RetryHistory, clamped, read
 from fleet_consumer.retry.routing import retried
 from fleet_consumer.retry.suppression import REBUILD_RECORDS, Window, identity
 from fleet_consumer.worker.consume.outcomes import Handle, PassedOver
-from fleet_consumer.worker.consume.progress import NOT_DUE, Partitions, Pauses, note_start
+from fleet_consumer.worker.consume.progress import NOT_DUE, Partitions, Pauses, record_start
 from fleet_consumer.worker.lifecycle.watchdog import Watch
 from fleet_consumer.worker.logs import LineBudget, about, fields
 from fleet_consumer.worker.stats import Stats
 
 
 class Intake:
-    """Stands between polls and handlers: that of main workers. Used by the consume loop's thread only."""
+    """The intake of main workers, which admits all records. Used by the consume loop's thread only."""
 
     present: Callable[[Record], Record | None] | None = None
-    """Turns a record as it was read into the handler's, None for a copy that is passed over; None in place of the
-    function where both are the same record."""
+    """Converts a record as it was read into the record for the handler, or returns None for a duplicate. The attribute
+    is None if no record needs converting."""
 
     heads: Mapping[TopicPartition, Waiting] = MappingProxyType({})
-    """The records that are waited for now. Any thread."""
+    """The next record of each partition that waits because this record is not due yet. Any thread."""
 
-    def retell(self, record: Record) -> Record:
-        """A record as its handler knows it, from the record as it was read."""
+    def present_again(self, record: Record) -> Record:
+        """Rebuild the record for the handler from the record as it was read."""
         return record
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """`handle` for a loop that calls it with records as they were read."""
+        """Return a function that takes a record as it was read, and calls `handle` with the record for the handler."""
         return handle
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """Resume partitions that are due; returns how many of `most_s` seconds the next poll may wait for records."""
+        """Resume partitions whose next record is due, and return the next poll's timeout, at most `most_s` seconds."""
         return most_s
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """The records that may be handled now. Those left out are sought back to, and come again later."""
+        """Return the records that may be handled now. All others are kept, or read again after a seek back."""
         for run in runs:
-            partitions[run.topic_partition].comes(as_read(run.records[0]).offset)
+            partitions[run.topic_partition].admitting(as_read(run.records[0]).offset)
         return runs
 
     def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """The offset to go on at if data at `offset` cannot be read and are not needed; None where they are."""
+        """Return the offset at which to go on if the unreadable data at `offset` is not needed, otherwise None."""
         return None
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are not owned any more."""
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions that are no longer owned."""
 
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 WAKE_EVERY_S: Final = 0.02
-"""Least time between two wake-ups of partitions, so that many records are due at once. Less than a tenth of the
-lateness that is allowed."""
+"""Shortest time in seconds between two wake-ups of waiting partitions, so that one wake-up finds many due records. It
+is less than a tenth of the allowed lateness."""
 
 KEEP_MS: Final = 1_000
-"""The rest of a run is kept for so long instead of being fetched again: the length of a poll, and a little more."""
+"""Records due within this many milliseconds are kept instead of being fetched again. A poll takes a little less."""
 
 KEEP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of keys and values that are kept so, of all partitions. What is beyond is fetched again."""
+"""Limit in bytes of the keys and values of kept records, over all partitions. Further records are fetched again."""
 
 REBUILD_BYTES: Final = 64 * 1024 * 1024
-"""About how much is read in all to fill the windows after an assignment; each partition has an equal share. With large
-records it is this, and not their number, that bounds the time until the first due record is handled."""
+"""Approximate number of bytes read after an assignment to fill the windows for duplicates, shared equally by the
+partitions. This bounds the time until the first due record is handled. A limit in records would not, because records
+may be large."""
 
 ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
 BOUNDS_WAIT_S: Final = 5.0
-"""Timeout of the look-up of first and last offsets; without an answer copies are found from now on only."""
+"""Timeout in seconds of the lookup of first and end offsets. Without a response the windows start empty, so duplicates
+of earlier records are not found."""
 
 
 @dataclass(slots=True)
 class _History:
-    """Records below `until` were committed before this assignment, as long as they are read in order: `reached` is the
-    offset that comes next. When an earlier one comes, the log was cut or made anew, and what it holds now is new.
-    `read` records of `size` bytes were read since the last jump; about `share` bytes may be."""
+    """Records below offset `until`, which were committed before this assignment.
+
+    `reached` is the next offset to read; a record below it is new, because the topic was truncated or recreated. `read`
+    and `size` are the number and the bytes of the records read since the last jump. About `share` bytes may be read.
+    """
 
     reached: int
     until: int
@@ -106,9 +113,10 @@ class _History:
     size: int = 0
 
     def jump(self) -> int | None:
-        """The offset to go on at so that the rest fits the share, by the size of the records read; None to read on.
+        """Return the offset to seek to so that the records from there to `until` fit the share; None if no seek is
+        needed. Their size is estimated from the mean size of the records already read.
 
-        The records just before the commit are worth the most: copies lie near it.
+        The records just before the committed offset are the most useful, because duplicates are close to it.
         """
         if self.size <= self.share:
             return None
@@ -121,8 +129,11 @@ class _History:
 
 
 class _Kept(NamedTuple):
-    """The rest of a poll's run that is due within a moment, and how many bytes it has. `position` is the consumer's at
-    that time, which may be behind the run's end: the poll may have passed the end of the partition."""
+    """The records of a polled run that are not due yet, but soon, and their size in bytes.
+
+    `position` is the consumer's position when they were kept. It may be beyond the end of the run, because a poll also
+    passes offsets without records.
+    """
 
     run: Run
     position: int | None
@@ -130,7 +141,7 @@ class _Kept(NamedTuple):
 
 
 class RetryIntake(Intake):
-    """The intake of retry workers of group `group_id`."""
+    """Intake of the retry workers of group `group_id`."""
 
     def __init__(
         self,
@@ -151,16 +162,15 @@ class RetryIntake(Intake):
         self._budget = LineBudget()
         self._due = DueClock()
         self._windows: dict[TopicPartition, Window] = {}
-        # Of partitions whose history is being read.
         self._histories: dict[TopicPartition, _History] = {}
-        # Partitions with a kept run are paused meanwhile.
+        # Partitions with a kept run are paused.
         self._kept: dict[TopicPartition, _Kept] = {}
-        # Monotonic: the time of day may be set back.
+        # Monotonic seconds, because the wall clock may be set back.
         self._wake_at = float("-inf")
         self.present = self._present
 
-    def retell(self, record: Record) -> Record:
-        return retried(record, self._followed(self._story(record)))
+    def present_again(self, record: Record) -> Record:
+        return retried(record, self._followed(self._history(record)))
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
         def present_and_handle(record: Record) -> Any:
@@ -186,11 +196,11 @@ class RetryIntake(Intake):
         next_ms = self._due.next_due_at
         if next_ms is None:
             return most_s
-        # A millisecond more: a poll that ends a moment too early would only be followed by another.
+        # One millisecond longer, because a poll that ends too early would find nothing due and be followed by another.
         return min(most_s, max(0.0, (next_ms - now_ms) / 1000, self._wake_at - now) + 0.001)
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """Leave out history, and what is not due yet."""
+        """Leave out records that are history (committed before the assignment) or not due yet."""
         ready = self._ready()
         if not runs and not ready:
             return runs
@@ -201,22 +211,23 @@ class RetryIntake(Intake):
             self._admit(self._kept.pop(topic_partition).run, now_ms, admitted)
             if topic_partition not in self._due.waiting:
                 self._pauses.resume(topic_partition, NOT_DUE)
-        # One run of each partition: what is kept or sought back to is then all that there is behind it.
+        # Join the runs of each partition. Otherwise a later run could be admitted although earlier records are kept or
+        # read again after a seek.
         fresh: dict[TopicPartition, list[Record]] = {}
         for run in runs:
             if run.topic_partition not in sought and (records := self._without_history(run, sought)):
                 fresh.setdefault(run.topic_partition, []).extend(records)
         for topic_partition, records in fresh.items():
-            partitions[topic_partition].comes(records[0].offset)
+            partitions[topic_partition].admitting(records[0].offset)
             self._admit(Run(topic_partition, records), now_ms, admitted)
         self.heads = self._due.waiting
         return admitted
 
     def _admit(self, run: Run, now_ms: int, admitted: list[Run]) -> None:
-        """Admit what is due of a run, and see to the rest.
+        """Admit the due records of a run.
 
-        The rest is kept for a moment when it is due within one, because fetching it again would take as long; else it
-        is sought back to, and nothing of it stays in memory.
+        The others are kept if they are due soon, because fetching them again would take as long. Otherwise the consumer
+        seeks back to them, and they use no memory.
         """
         topic_partition, records = run.topic_partition, run.records
         count = self._due.split(topic_partition, records, now_ms)
@@ -233,10 +244,11 @@ class RetryIntake(Intake):
             self._consumer.seek(topic_partition, records[count].offset)
 
     def _ready(self) -> list[TopicPartition]:
-        """Partitions with kept records that are due, and that nothing else makes stand still.
+        """Return the partitions whose kept records are due and that are not paused for another reason.
 
-        Kept records are dropped where the partition was sought since, because its records are to come again. Where its
-        log was cut since, the consumer has gone back to the cut by itself: those kept from below it are sought back to.
+        After a seek in a partition, its kept records are dropped, because they are fetched again. If its log was
+        truncated, the consumer's position is the truncation offset; this method then seeks to the first kept record if
+        that record is lower.
         """
         if not self._kept:
             return []
@@ -255,31 +267,32 @@ class RetryIntake(Intake):
         return ready
 
     def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """Copies of what is passed over so are not found; nothing that waits is passed over."""
+        """Skip history only. No waiting record is lost, but duplicates of the skipped records are not found."""
         history = self._histories.get(topic_partition)
         if history is None or offset >= history.until:
             return None
         del self._histories[topic_partition]
         return history.until
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in partitions:
             self._windows.pop(topic_partition, None)
             self._histories.pop(topic_partition, None)
             self._kept.pop(topic_partition, None)
-            self._due.forget([topic_partition])
+            self._due.discard_partitions([topic_partition])
         self.heads = self._due.waiting
 
     def _begin(self, partitions: Partitions) -> set[TopicPartition]:
-        """Go back a little in partitions that are new, now that it is known where they begin; which were sought.
+        """For each new partition whose starting position is known, seek back to its history. Returns the partitions
+        with such a seek.
 
-        Also in one that has nothing to read: a copy may come later of what was committed before.
+        Partitions without new records are included, because a duplicate of a committed record may arrive later.
         """
         starts: dict[TopicPartition, int] = {}
         for topic_partition, partition in partitions.items():
             if topic_partition not in self._windows:
                 if partition.start is None:
-                    note_start(self._consumer, partition)
+                    record_start(self._consumer, partition)
                 if partition.start is not None:
                     starts[topic_partition] = partition.start
         if not starts:
@@ -291,8 +304,8 @@ class RetryIntake(Intake):
             self._windows[topic_partition] = Window()
             self._due.assign(topic_partition, self._delay_s(topic_partition.topic))
             first, end = bounds.get(topic_partition, (start, start))
-            # Never before the beginning of the log: it would count as skipped what was handled. Nor where the log ends
-            # before the start: what is below it now is not what was committed.
+            # Never seek below the start of the log, because handled records would then count as skipped. If the log
+            # ends before the starting position, do not seek, because its records are not the committed ones.
             offset = max(start - REBUILD_RECORDS, first)
             if offset < start <= end:
                 self._histories[topic_partition] = _History(offset, start, share)
@@ -301,22 +314,22 @@ class RetryIntake(Intake):
         return sought
 
     def _bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each and the one behind its last; empty after an error."""
+        """Return the first and end offset of each partition; empty after an error."""
         try:
             first = self._consumer.beginning_offsets(partitions, BOUNDS_WAIT_S)
             end = self._consumer.end_offsets(partitions, BOUNDS_WAIT_S)
         except FatalConsumerError:
             raise
         except ConsumerError as error:
-            LOG.warning("first and last offsets unknown; earlier copies are not found", extra=fields(error=str(error)))
+            LOG.warning(
+                "lookup of offsets failed; duplicates of earlier records are not found", extra=fields(error=str(error))
+            )
             return {}
         return {each: (first[each], end[each]) for each in first}
 
     def _without_history(self, run: Run, sought: set[TopicPartition]) -> list[Record]:
-        """The records from where this assignment began; those before it only fill the window.
-
-        Where they are large, some of them are passed over: the partition is sought then, and stands in `sought`.
-        """
+        """Return the records from the starting position on; earlier ones only fill the window for duplicates. If these
+        are large, the consumer seeks past some of them, and the partition is added to `sought`."""
         topic_partition, records = run.topic_partition, run.records
         history = self._histories.get(topic_partition)
         if history is None:
@@ -327,7 +340,7 @@ class RetryIntake(Intake):
             for record in records:
                 if record.offset >= history.until:
                     break
-                window.duplicate(identity(self._story(record), record.key, record.value), record.offset)
+                window.duplicate(identity(self._history(record), record.key, record.value), record.offset)
                 count += 1
         history.reached = run.next_offset
         if count < len(records) or history.reached >= history.until:
@@ -342,35 +355,34 @@ class RetryIntake(Intake):
         return []
 
     def _present(self, record: Record) -> Record | None:
-        """The record for its handler, None for a copy. Asked again about the same record it answers the same."""
-        found = self._story(record)
+        """Return the record for the handler, None for a duplicate. Idempotent for the same record."""
+        found = self._history(record)
         window = self._windows.get(TopicPartition(record.topic, record.partition))
-        # By the headers as read: clamped to a shorter sequence, two attempts would be copies of each other.
+        # The identity is that of the headers as they were read. If they were clamped to a shorter sequence of delays
+        # first, two attempts would look like duplicates.
         if window is not None and window.duplicate(identity(found, record.key, record.value), record.offset):
             self._stats.suppressed += 1
             allowed, left_out = self._budget.spend(self._clock.monotonic())
             if left_out:
-                LOG.info("log lines about duplicates were left out", extra=fields(count=left_out))
+                LOG.info("suppressed log lines about duplicates", extra=fields(count=left_out))
             if allowed:
                 LOG.info("duplicate skipped", extra=fields(**about(retried(record, found))))
             return None
-        story = self._followed(found)
-        self._stats.damaged_headers += story.damaged
+        history = self._followed(found)
+        self._stats.damaged_headers += history.damaged
         delay_s = self._delay_s(record.topic)
         if delay_s and record.timestamp >= 0:
             self._stats.lateness.observe(max(0.0, self._clock.wall() - record.timestamp / 1000 - delay_s))
-        return retried(record, story)
+        return retried(record, history)
 
-    def _story(self, record: Record) -> Story:
+    def _history(self, record: Record) -> RetryHistory:
         return read(record, now_ms=self._now_ms())
 
-    def _followed(self, found: Story) -> Story:
-        """A record's story under the policy that it follows."""
+    def _followed(self, found: RetryHistory) -> RetryHistory:
         policies = self._policies()
         return found if policies is None else clamped(found, policies)
 
     def _delay_s(self, topic: str) -> int:
-        """The delay in a topic's name, which the group's own settings gave it; none for what is no retry topic."""
         if not topic.startswith(self._retry_prefix):
             return 0
         return naming.parse_delay(topic.removeprefix(self._retry_prefix))
@@ -380,5 +392,4 @@ class RetryIntake(Intake):
 
 
 def _size(records: Iterable[Record]) -> int:
-    """Bytes of keys and values, as they were read."""
     return sum(len(record.key or b"") + len(record.value or b"") for record in records)

@@ -1,11 +1,9 @@
-"""Lag and time behind of each partition that this worker owns, for its metrics.
+"""Lag and age of the records of each owned partition, for metrics.
 
-Ends are looked up when somebody scrapes, on the thread that answers: a handler that hangs has the loop's own thread,
-and lag matters most then. What librdkafka knows of ends needs no request, but is as old as its last fetch, and so
-stands still for a partition that is held or waits behind an open breaker.
+End offsets are looked up when the metrics are scraped, on the scrape's thread, because lag matters most when a handler
+hangs on the loop's thread. librdkafka's own end offsets need no request, but are as old as its last fetch, so they do
+not change while a partition is held or its breaker is open. Decision: docs/decisions/0038-metrics-and-logs.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -18,21 +16,20 @@ from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.consume.progress import PartitionProgress
 
 EVERY_S: Final = 5.0
-"""The least time between two lookups, however often somebody scrapes."""
+"""Shortest time in seconds between two lookups, even if scrapes are more frequent."""
 WAIT_S: Final = 0.5
-"""A scrape waits so long for its answer; one that comes later is for the next."""
+"""Longest time in seconds that a scrape waits for the response. A later response is used by the next scrape."""
 OLD_S: Final = 60.0
-"""Ends of this age are unknown again."""
-
-NO_ENDS: Final[Mapping[TopicPartition, int]] = {}
+"""Age in seconds from which end offsets count as unknown."""
 
 
 _Lookup = tuple[Ticket[dict[TopicPartition, int]], float]
-"""A question to the brokers and when it was asked, monotonic seconds."""
+"""A lookup at the brokers, and the time at which it began (monotonic seconds)."""
 
 
 class Ends:
-    """The last known ends of partitions. Any thread; two at once may look up twice, and each sees a whole answer."""
+    """The last known end offsets of partitions. Any thread. Two scrapes at the same time may both look up offsets; each
+    of them sees a whole response."""
 
     def __init__(self, consumer: Consumer, clock: Clock) -> None:
         self._consumer = consumer
@@ -41,8 +38,8 @@ class Ends:
         self._asked_at = float("-inf")
         self._known: Mapping[TopicPartition, tuple[int, float]] = {}
 
-    def look(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Ends of these partitions, without those that are not known."""
+    def current(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the known end offsets of these partitions; unknown ones are left out."""
         lookup = self._lookup
         self._take(lookup)
         now = self._clock.monotonic()
@@ -58,7 +55,7 @@ class Ends:
         return {each: end for each, (end, at) in self._known.items() if at > oldest}
 
     def _take(self, lookup: _Lookup | None) -> None:
-        """Take an answer that has come. It has no end of a partition whose broker did not answer: that one stays."""
+        """Store the result of a finished lookup. Partitions whose broker did not respond keep their last end offset."""
         if lookup is None or not lookup[0].done:
             return
         found, asked_at = lookup[0].result, lookup[1]
@@ -71,9 +68,11 @@ class Ends:
 
 
 def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
-    """Records from the committed offset, or from where reading began before there was a commit, to the end.
+    """Return the number of records from the committed offset (before the first commit, the starting position) to the
+    end.
 
-    None also where the end is below: it was looked up before that commit.
+    Returns None if an offset is unknown, or if `end` was looked up before the commit and is lower than the committed
+    offset.
     """
     first = partition.start if partition.committed is None else partition.committed
     return None if first is None or end is None or end < first else end - first
@@ -82,11 +81,12 @@ def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
 def seconds_behind(
     partition: PartitionProgress, end: int | None, in_hand: Callable[[], Record | None], now: float
 ) -> float | None:
-    """Age of the oldest record in hand, or else of the one handled last; 0 when none is left to handle.
+    """Return the age in seconds of the oldest record being handled, or else of the last handled record; 0 if every
+    record up to `end` has been handled.
 
-    By the records' own timestamps (`now` is wall clock), None without one, or while it is not known whether any is
-    left. A record that came after this function has last found none left is no older than that. `in_hand` gives the
-    record on the loop's own thread, of whichever partition.
+    The age is computed from record timestamps (`now` is wall clock, in seconds), and capped at the time since this
+    function last returned 0. Returns None without a timestamp, or if `end` is unknown. `in_hand` returns the record
+    that the loop's thread is handling, which may belong to another partition.
     """
     try:
         record: Record | None = partition.unfinished[0].record

@@ -1,10 +1,7 @@
-"""The consume loop of one member: its polls, its pace, its commits, its ordered stop, and the partitions that it owns
-from their assignment until they are revoked or lost.
+"""The consume loop of one member: polls, pace, commits, orderly stop, and its partitions from assignment to revocation.
 
-`inline` and `concurrent` handle what it polls.
+`inline` and `concurrent` handle the polled records.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
@@ -16,66 +13,74 @@ from fleet_consumer.group.errors import ConsumerError, FatalConsumerError
 from fleet_consumer.record import Record, Records, Run, TopicPartition
 from fleet_consumer.worker.breaker.pacing import Pace
 from fleet_consumer.worker.consume.committing import Committing
+from fleet_consumer.worker.consume.crash_markers import CrashMarkers
 from fleet_consumer.worker.consume.lags import Ends
-from fleet_consumer.worker.consume.notes import Notes
 from fleet_consumer.worker.consume.parts import LoopParts, Topics
-from fleet_consumer.worker.consume.progress import BREAKER_OPEN, PartitionProgress, Partitions, note_polled, note_starts
+from fleet_consumer.worker.consume.progress import (
+    BREAKER_OPEN,
+    PartitionProgress,
+    Partitions,
+    record_polled,
+    record_starts,
+)
 from fleet_consumer.worker.logs import fields
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 POLL_TIMEOUT_S: Final = 0.5
-"""Longest wait of a poll for records: bounds the delay of commits and holds on a quiet topic."""
+"""Longest wait of a poll for records, in seconds. On a quiet topic, commits and holds may be late by this time."""
 
 ERROR_PAUSE_S: Final = 1.0
-"""Pause after a poll that raised: a cause that stays must not become a hot loop."""
+"""Pause in seconds after a poll that raised an error, so that a lasting error does not cause a hot loop."""
 
 ERROR_SHOWN_S: Final = 15.0
-"""An error that is not repeated for so long counts as resolved. Lasting ones are raised every few seconds only."""
+"""An error that was not repeated for this time in seconds counts as resolved. Lasting errors recur only every few
+seconds."""
 
 REVOKE_WAIT_S: Final = 10.0
-"""A rebalance waits so long for acknowledgements and for the commit: longer saves duplicates, yet delays all."""
+"""Longest wait in seconds of a rebalance for acknowledgements and the commit. A longer wait would avoid duplicates, but
+delay all members."""
 
 
 class Rounds(Protocol):
-    """The handling of what a loop polls, round by round."""
+    """The handling of polled records, on the loop's thread (`inline`) or on others (`concurrent`)."""
 
     @property
     def in_flight(self) -> int:
-        """Number of records that are taken up and not through their handler. Any thread."""
+        """Number of admitted records whose handling has not ended. Any thread."""
 
     @property
     def busy(self) -> bool:
-        """True while any record is being handled, or is to be handled yet."""
+        """True while any record is being handled or waits for its handler."""
 
     def receive(self) -> Records:
-        """Poll, and wait at most for as long as a round may."""
+        """Poll for records, and wait at most `POLL_TIMEOUT_S`."""
 
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
-        """Handle and write what was polled. The `careful` runs may kill their process (`caution`)."""
+        """Handle polled records and write their outputs. `careful` runs may kill the process (`crash_guard`)."""
 
     def drain(self) -> None:
-        """See through what has begun, before the consumer is closed."""
+        """Finish records in flight before the consumer is closed."""
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
-        """True if a handler has a record of this partition, while the loop itself is doing something else."""
+        """Return True while records of this partition are being handled outside the loop's thread."""
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
-        """See through what these partitions have under way, at most `timeout_s`."""
+        """Finish calls and writes of these partitions, within `timeout_s` seconds."""
 
-    def forget(self, gone: Partitions) -> None:
-        """Drop what is left of partitions that are not ours any more."""
+    def drop_partitions(self, gone: Partitions) -> None:
+        """Drop the records of partitions that are no longer owned."""
 
 
 class Loop:
     """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
 
-    Any thread may ask `ends`, and read `topics`, `partitions`, `in_flight`, `in_hand`, `error` and `beat_at`
-    (monotonic seconds at the end of the last round). `at_once` is how many records of a partition the rounds may have
-    in hand at once. Callbacks of a rebalance run inside polls and `close`. Making one starts nothing.
+    Any thread may use `ends`, and read `topics`, `partitions`, `in_flight`, `in_hand`, `error` and `beat_at` (end of
+    the last round in monotonic seconds). `at_once` is the maximum number of records of a partition that are handled at
+    the same time. Rebalance callbacks run inside polls and `close`. The constructor starts nothing.
     """
 
-    def __init__(self, parts: LoopParts, make_rounds: Callable[[Loop], Rounds], *, at_once: int = 1) -> None:
+    def __init__(self, parts: LoopParts, make_rounds: "Callable[[Loop], Rounds]", *, at_once: int = 1) -> None:
         self._parts = parts
         self._consumer = parts.consumer
         self._clock = parts.clock
@@ -87,7 +92,7 @@ class Loop:
         self.partitions: dict[TopicPartition, PartitionProgress] = {}
         self.committing = Committing(parts, self.partitions)
         self.ends = Ends(parts.consumer, parts.clock)
-        self.notes = Notes(parts, self.partitions, self.committing, at_once=at_once)
+        self.crash_markers = CrashMarkers(parts, self.partitions, self.committing, at_once=at_once)
         self.unreadable = Unreadable(parts)
         self.pace = Pace.FULL
         self.idle = False
@@ -100,12 +105,12 @@ class Loop:
 
     @property
     def in_hand(self) -> Record | None:
-        """The record that a handler has on the loop's own thread. Any thread."""
+        """The record that is being handled on the loop's thread, or None. Any thread."""
         return self._parts.watch.record
 
     @property
     def error(self) -> ConsumerError | None:
-        """The error of the last polls, None once records flow or none was raised for a while."""
+        """The error of the last polls; None once records arrive, or after `ERROR_SHOWN_S` without an error."""
         last = self._last_error
         return last[0] if last is not None and self._clock.monotonic() < last[1] else None
 
@@ -114,15 +119,15 @@ class Loop:
         self.subscribe(self.topics)
 
     def subscribe(self, topics: Topics) -> None:
-        """Consume these topics from now on; partitions of others are given back in order. Returns at once."""
+        """Consume these topics from now on; partitions of other topics are revoked with a commit. Returns at once."""
         self.topics = topics
         self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def stop(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        """Finish what is in hand and begin nothing else, within the drain time. Any thread.
+        """Finish the records in flight within the drain timeout, and start no others. Any thread.
 
-        `within_s` replaces the drain time of the settings. `gives_up`: records still in hand at the end are why the
-        process ends, and count as its death.
+        `within_s` (seconds) replaces the drain timeout of the settings. `gives_up` means that the process ends because
+        of the records that are still being handled. They then count as the cause of its death (`crash_guard`).
         """
         self._gives_up = gives_up
         if self._drain_until is None:
@@ -135,31 +140,33 @@ class Loop:
 
     @property
     def drain_over(self) -> bool:
-        """True once the time of a stop is over; False while none has begun."""
+        """True once the drain timeout of a stop has passed; False before a stop."""
         return self._drain_until is not None and self._clock.monotonic() >= self._drain_until
 
     def step(self) -> None:
-        """Poll once, and handle, write and commit what follows. The loop is finished after a FatalConsumerError."""
+        """Poll once, then handle, write and commit. After a FatalConsumerError the loop is finished."""
         before = self._clock.monotonic()
         self.adjust_pace()
         records = self._rounds.receive()
         self._parts.stats.poll_wait_seconds += self._clock.monotonic() - before
         partitions = self.partitions
-        note_polled(self._consumer, records, partitions)
-        self._parts.skips.look()
-        runs = self._parts.intake.admit(self._parts.readings.admit(records.runs, partitions), partitions)
+        record_polled(self._consumer, records, partitions)
+        self._parts.skips.reload()
+        runs = self._parts.intake.admit(self._parts.replay_epochs.admit(records.runs, partitions), partitions)
         self.idle = not (runs or self._rounds.busy)
-        careful, runs = self.notes.admit(runs)
+        careful, runs = self.crash_markers.admit(runs)
         self._rounds.handle(runs, careful)
-        # Not before what this poll brought is taken up: that lies in front of what cannot be read.
-        self.unreadable.look(partitions)
+        # Checked after the polled records are handled, because they lie before the unreadable data.
+        self.unreadable.check(partitions)
         self.come_round()
 
     def close(self, timeout_s: float) -> None:
-        """Write out, commit, leave (dynamic) or remain (static), stop all threads; about `timeout_s` seconds at most.
+        """Finish writes, commit, leave the group (a static member stays in it), and stop all threads, in about
+        `timeout_s` seconds at most.
 
-        The consumer's close revokes everything first, which waits for acknowledgements and for the commit, each at
-        most a third of the time. When the worker stops, what has begun may come to its end before, in the drain time.
+        The consumer's close first revokes all partitions. The revocation waits for acknowledgements and for the commit,
+        each at most a third of the time. When the worker stops, records in flight finish before that, within the drain
+        timeout.
         """
         try:
             if self.draining:
@@ -169,14 +176,15 @@ class Loop:
             try:
                 self._consumer.close(timeout_s)
             finally:
-                # A close that broke has not given everything back, and no call may outlive its session unsent.
-                self._rounds.forget(self.partitions)
+                # If the close failed, partitions remain that were not revoked. Their waiting calls must not start after
+                # the session.
+                self._rounds.drop_partitions(self.partitions)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
-        """Records, none after an error, which is logged, shown for a while and followed by a pause.
+        """Poll for records. An error is logged and kept in `error`; the loop then pauses, and no records are returned.
 
-        With `max_records` 0 it serves the membership: callbacks run, the poll interval starts again.
-        Raises FatalConsumerError.
+        With `max_records` 0 the poll only keeps the membership: callbacks run and the poll interval restarts. Raises
+        FatalConsumerError.
         """
         try:
             records = self._consumer.poll(timeout_s, max_records=max_records)
@@ -193,12 +201,10 @@ class Loop:
         return records
 
     def adjust_pace(self) -> None:
-        """Adopt the breaker's pace and mark. Other workers see the mark at once: it is committed soon.
-
-        All partitions are paused while the breaker is open.
-        """
+        """Adopt the breaker's pace; all partitions are paused while the breaker is open. A new breaker state is
+        committed soon, so that other workers see it."""
         pace = self._parts.pacing.pace(idle=self.idle)
-        self.committing.carry(self._parts.pacing.mark)
+        self.committing.carry(self._parts.pacing.breaker_state)
         if pace is self.pace:
             return
         self.pace = pace
@@ -207,92 +213,93 @@ class Loop:
             change(topic_partition, BREAKER_OPEN)
 
     def come_round(self) -> None:
-        """At each commit interval, begin partitions that have handed out nothing yet, and commit."""
+        """Once per commit interval, prepare new partitions (starting position, replay epoch, crash marker) and
+        commit."""
         if self.committing.due:
-            note_starts(self._consumer, self.partitions, self.partitions)
-            self._parts.readings.begin(self.partitions)
-            self.notes.begin()
+            record_starts(self._consumer, self.partitions, self.partitions)
+            self._parts.replay_epochs.begin_partitions(self.partitions)
+            self.crash_markers.begin_partitions()
             self.committing.commit()
         self.beat_at = self._clock.monotonic()
 
     def owns(self, partition: PartitionProgress) -> bool:
-        """True while the partition is in the assignment that this progress belongs to."""
+        """Return True while the partition is owned under the assignment for which this progress object was made."""
         return self.partitions.get(partition.topic_partition) is partition
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._parts.stats.rebalances += 1
         for topic_partition in partitions:
             partition = self.partitions[topic_partition] = PartitionProgress(topic_partition)
-            self.notes.assigned(partition)
+            self.crash_markers.assigned(partition)
             if self.pace is Pace.STOP:
                 self._parts.pauses.pause(topic_partition, BREAKER_OPEN)
         LOG.info("partitions assigned", extra=fields(partitions=sorted(each.name for each in partitions)))
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what is finished of partitions that are about to go, so that nobody repeats it."""
-        note_starts(self._consumer, partitions, self.partitions)
-        self.notes.find()
+        """Commit finished records of partitions that are being revoked, so that no other member repeats them."""
+        record_starts(self._consumer, partitions, self.partitions)
+        self.crash_markers.find()
         going = {each: self.partitions[each] for each in partitions if each in self.partitions}
         self._rounds.finish(going, self._revoke_wait_s)
-        self._parts.readings.try_to_begin(going, self._revoke_wait_s / 3)
+        self._parts.replay_epochs.try_to_begin(going, self._revoke_wait_s / 3)
         for partition in going.values():
             died = self._gives_up and self._rounds.has_in_hand(partition)
-            self.notes.release(partition, died=died)
+            self.crash_markers.release(partition, died=died)
         committed = self.committing.commit_leaving(going, self._revoke_wait_s)
         self._forget(partitions)
         names = sorted(each.name for each in partitions)
         LOG.info("partitions revoked", extra=fields(partitions=names, committed=committed))
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget partitions that another member may own already: nothing of them may be committed any more."""
+        """Forget partitions that another member may already own. They must not be committed."""
         self._parts.stats.lost_partitions += len(partitions)
         self._forget(partitions)
         LOG.warning("partitions lost", extra=fields(partitions=sorted(each.name for each in partitions)))
 
     def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         owned = self.partitions
-        self._rounds.forget({each: owned.pop(each) for each in partitions if each in owned})
-        self._parts.writing.forget(partitions)
-        self._parts.intake.forget(partitions)
-        self.notes.forget(partitions)
-        self._parts.pauses.forget(partitions)
+        self._rounds.drop_partitions({each: owned.pop(each) for each in partitions if each in owned})
+        self._parts.writing.discard_partitions(partitions)
+        self._parts.intake.discard_partitions(partitions)
+        self.crash_markers.discard_partitions(partitions)
+        self._parts.pauses.discard_partitions(partitions)
 
 
-LOOK_S: Final = 1.0
+UNREADABLE_CHECK_S: Final = 1.0
 AGAIN_S: Final = 10.0
-"""Wait after a batch whose end was not found."""
+"""Wait in seconds after a failed search for the end of an unreadable batch."""
 ASK_S: Final = 5.0
-"""Timeout of the search for one batch's end."""
+"""Timeout in seconds of the search for the end of an unreadable batch."""
 
 
 class Unreadable:
-    """Passes the rest of a batch that nobody can read, and nothing behind it, where the list of skips names the next
-    offset, or an intake does not need it."""
+    """Skips an unreadable batch, from the consumer's position to its end, if the skip list names this position or the
+    intake does not need the data."""
 
     def __init__(self, parts: LoopParts) -> None:
         self._parts = parts
-        self._look_at = self._search_at = float("-inf")
+        self._check_at = self._search_at = float("-inf")
 
-    def look(self, partitions: Partitions) -> None:
-        """Look at the partitions that stand, about once a second. Raises FatalConsumerError."""
+    def check(self, partitions: Partitions) -> None:
+        """Check partitions that are stuck at unreadable data, about once a second. Raises FatalConsumerError."""
         now = self._parts.clock.monotonic()
-        if now < self._look_at:
+        if now < self._check_at:
             return
-        self._look_at = now + LOOK_S
+        self._check_at = now + UNREADABLE_CHECK_S
         for topic_partition, data in self._parts.consumer.unreadable().items():
             if topic_partition in partitions:
-                self._look(partitions[topic_partition], data)
+                self._pass_batch(partitions[topic_partition], data)
 
-    def _look(self, partition: PartitionProgress, data: PartitionError) -> None:
+    def _pass_batch(self, partition: PartitionProgress, data: PartitionError) -> None:
         parts, topic_partition, offset = self._parts, partition.topic_partition, data.offset
         if topic_partition in parts.pauses.reasons or parts.consumer.position(topic_partition) != offset:
-            return  # records before it are held back
+            return  # records before the unreadable data are held back
         further = parts.intake.not_needed(topic_partition, offset)
         if further is not None:
             parts.consumer.seek(topic_partition, further)
             return
         asked = parts.skips.names(topic_partition, offset)
-        known = partition.reading is not None and partition.note is not None and not partition.unfinished
+        known = partition.replay_epoch is not None and partition.crash_marker is not None and not partition.unfinished
         now = parts.clock.monotonic()
         if not (asked and known and now >= self._search_at):
             return
@@ -303,9 +310,9 @@ class Unreadable:
             raise
         except ConsumerError as error:
             self._search_at = now + AGAIN_S
-            LOG.warning("data that cannot be read are not passed by: %s", error, extra=where)
+            LOG.warning("skipping unreadable data failed: %s", error, extra=where)
             return
         partition.pass_gap(offset, end)
         parts.consumer.seek(topic_partition, end)
         parts.stats.passed_by(Place(*topic_partition, offset), PassedBy(parts.clock.wall(), end - 1))
-        LOG.warning("data that cannot be read are passed by: offsets %d to %d", offset, end - 1, extra=where)
+        LOG.warning("unreadable data skipped: offsets %d to %d", offset, end - 1, extra=where)

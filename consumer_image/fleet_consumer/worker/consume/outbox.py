@@ -1,10 +1,8 @@
-"""Everything a worker writes: handlers' outputs and failed records, each known until it is acknowledged.
+"""A worker's writes (outputs of handlers, and failed records), each kept until it is acknowledged.
 
-A write that fails is kept and sent again on request; giving up is not one of the choices here, because the offset of
-its record may not be committed before it is written. Used by the consume loop's thread only.
+A failed write is kept until `writing` sends it again. It is never abandoned, because the offset of its record must not
+be committed before the write is acknowledged. Used by the consume loop's thread only.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,10 @@ from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, Se
 from fleet_consumer.record import Headers, Produce
 
 BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
-"""After these an idempotent producer of librdkafka refuses all further work and has to be replaced."""
+"""Errors after which an idempotent librdkafka producer refuses all further work and must be replaced."""
 
 OUTPUT_NOT_LISTED: Final = "OutputNotListed"
-"""The topic is not in `handler.outputs`: nothing is sent before the deployment is corrected."""
+"""The topic is not in `handler.outputs`. Nothing is sent until the handler or `handler.outputs` is corrected."""
 
 HOLD_REASONS: Final = {
     OUTPUT_NOT_LISTED: OUTPUT_NOT_LISTED,
@@ -32,16 +30,20 @@ HOLD_REASONS: Final = {
     "_ALL_BROKERS_DOWN": "BrokerUnreachable",
     "_TRANSPORT": "BrokerUnreachable",
 }
-"""Condition reasons for librdkafka's error names; ProduceFailed for others."""
+"""Condition reasons, keyed by librdkafka's error names. All other errors have the reason ProduceFailed."""
 
 WRITE_BYTES: Final = 1024
-"""Rough memory of a write besides its bytes: so a bound in bytes bounds the number of writes as well."""
+"""Approximate bytes of a write beyond key, value and headers, so that a bound in bytes also bounds the number of
+writes."""
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One record to be written, with the handle of its latest send, and by whom it was sent. `partition` None lets the
-    key choose. One that is `withheld` is never sent, for the reason given."""
+    """One record to be written, with the handle and the producer of its latest send.
+
+    If `partition` is None, the producer chooses the partition by the key. If `withheld` is set, the record is never
+    sent, and `withheld` is the error that says why.
+    """
 
     topic: str
     key: bytes | str | None
@@ -63,31 +65,31 @@ class Outgoing:
 
     @property
     def size(self) -> int:
-        """Rough size in memory, in bytes."""
         headers = sum(len(name) + len(value or b"") for name, value in self.headers)
         return WRITE_BYTES + len(self.key or b"") + len(self.value or b"") + headers
 
     @property
     def refused(self) -> bool:
-        """True if the topic will never take this record."""
+        """True if the topic will never accept this record."""
         return self.error is not None and self.error.refuses_record
 
 
 class Outbox:
-    """Sends records through a producer that is made on first use, and again when librdkafka gives one up.
+    """Sends records through a producer that is created on first use and replaced after a fatal librdkafka error.
 
-    A producer that cannot be made, or raises, fails the write: renewed certificates or credentials that are of no use
-    are an error of the deployment, and never one of the record that is to be written.
+    If the producer cannot be created or raises an error, the write fails and is repeated. The record itself does not
+    fail, because the cause is elsewhere, for example in renewed certificates or credentials that cannot be used.
     """
 
     def __init__(self, make_producer: Callable[[], RecordProducer]) -> None:
         self._make_producer = make_producer
         self._producer: RecordProducer | None = None
-        # Why there is no producer. It is tried again after the next look at the writes, not for each of a batch's.
+        # The error that prevented the producer's creation. The next attempt is made after the next `wait`, not at the
+        # next write.
         self._refusal: Exception | None = None
 
     def write_all(self, produces: Sequence[Produce], listed: Collection[str]) -> list[Outgoing]:
-        """Send the outputs of a record; all of them are withheld if one is for a topic that is not `listed`."""
+        """Send the outputs of a record. All of them are withheld if the topic of any output is not `listed`."""
         bad = next((each.topic for each in produces if each.topic not in listed), None)
         withheld = None if bad is None else ProduceFailed(bad, OUTPUT_NOT_LISTED, not_listed(bad, listed))
         return [
@@ -95,14 +97,12 @@ class Outbox:
         ]
 
     def send(self, outgoing: Outgoing) -> Outgoing:
-        """Send a record, or send it again. An earlier copy may have been written after all: at least once.
-
-        Returns at once, unless the producer's queue is full, which takes up to a second.
-        """
+        """Send a record for the first time or again. It may be written twice, because an earlier send may have
+        succeeded without an acknowledgement. Returns at once, or within a second if the producer's queue is full."""
         if outgoing.withheld is not None:
             return outgoing
         broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
-        # Many records report one broken producer: only the first of them replaces it.
+        # Many records may report the same broken producer. Only the first of them replaces it.
         if broken and self._producer is not None and outgoing._sender is self._producer:
             self._producer.abandon()
             self._producer = None
@@ -118,11 +118,11 @@ class Outbox:
             )
         except Exception as error:
             outgoing._handle = SendHandle(outgoing.topic)
-            outgoing._handle.failed(type(error).__name__, str(error))
+            outgoing._handle.fail(type(error).__name__, str(error))
         return outgoing
 
     def _ready(self) -> RecordProducer:
-        """The producer; raises `_refusal` while it cannot be made."""
+        """Return the producer, created if necessary. Raises the error that prevented its creation."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         if self._producer is None:
@@ -134,7 +134,8 @@ class Outbox:
         return self._producer
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the fate of every send is known, at most `timeout_s`; 0 only takes in what is known by now."""
+        """Wait at most `timeout_s` seconds until all sends are acknowledged or failed. With 0, only process the results
+        that have arrived."""
         self._refusal = None
         if self._producer is not None:
             self._producer.flush(timeout_s)

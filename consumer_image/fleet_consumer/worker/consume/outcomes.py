@@ -1,11 +1,9 @@
-"""Outcome of one record: done, tried again later, failed or dropped, with the writes that follow.
+"""Outcome of one record: done, retried later, failed or dropped, with the writes that follow.
 
-Every method here begins writes and waits for none; `writing` sees them through. A record goes on as it was read: what
-its handler was given is the handler's own, and what a handler may assign to it counts for nothing. In a retry the
-record under its origin's coordinates is found anew where a failure asks for it.
+Methods here start writes and do not wait for them; `writing` completes them. A record is forwarded as it was read;
+changes that the handler made to it are ignored. For a failed record from a retry topic, the record with the origin's
+coordinates is rebuilt from the record as it was read.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import logging
@@ -25,8 +23,8 @@ from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Produce, Record
 from fleet_consumer.retry.failure import Drop, Failure, Retry, classify, cut, is_endpoints, traceback_of, without_words
 from fleet_consumer.retry.headers import without_details
-from fleet_consumer.retry.routing import Hop, ToFailed, partition_of, route, story_of
-from fleet_consumer.worker.breaker.pacing import Course, Pacing
+from fleet_consumer.retry.routing import ToFailed, ToRetry, history_of, partition_of, route
+from fleet_consumer.worker.breaker.pacing import FailureAction, Pacing
 from fleet_consumer.worker.consume.outbox import Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import PartitionProgress, Unfinished
 from fleet_consumer.worker.logs import MESSAGE_CHARACTERS_MAX, LineBudget, about, fields, place_of
@@ -35,7 +33,9 @@ from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 LOG = logging.getLogger("fleet_consumer.worker")
 
 TRACEBACK_EVERY_S: Final = 60.0
+"""Shortest time in seconds between two logged tracebacks of errors from the same code location."""
 PLACES_MAX: Final = 1_000
+"""Maximum number of code locations for which the time of the last logged traceback is kept."""
 
 ANY_OUTPUT: Final = Outputs()
 
@@ -43,16 +43,15 @@ Handle = Callable[[Record], Any]
 
 
 class PassedOver(Exception):
-    """Raised for a duplicate, instead of calling the handler; counted where it is found."""
+    """Raised for a duplicate instead of calling the handler. The duplicate is already counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRules:
-    """The group's settings for what becomes of records.
+    """The group's settings for outcomes.
 
-    `listed` are the topics of `handler.outputs`. `policies` returns those of now, None where there is no policy: then
-    nothing has an attempt left. Without `error_text`, an error's text and the calls that led to it stay out of logs and
-    headers.
+    `listed` are the topics of `handler.outputs`. `policies` returns the current policies, or None if no record is
+    retried. Without `error_text`, error texts and tracebacks are kept out of logs and headers.
     """
 
     group_id: str
@@ -63,16 +62,14 @@ class OutcomeRules:
 
 
 class Outcomes:
-    """Turns what handlers answer and raise into writes and counts. Used by the consume loop's thread only.
-
-    `retell` gives the record as its handler knows it from the record as it was read.
-    """
+    """Turns results and errors of handlers into writes and counts. Used by the consume loop's thread only. `retell`
+    rebuilds the record for the handler from the record as it was read."""
 
     def __init__(
         self,
         rules: OutcomeRules,
         outbox: Outbox,
-        retell: Callable[[Record], Record],
+        present_again: Callable[[Record], Record],
         *,
         pacing: Pacing,
         stats: Stats,
@@ -80,20 +77,17 @@ class Outcomes:
     ) -> None:
         self._rules = rules
         self._outbox = outbox
-        self._retell = retell
+        self._present_again = present_again
         self._pacing = pacing
         self._stats = stats
         self._clock = clock
         self._pid = os.getpid()
         self._budget = LineBudget()
-        # Where errors were raised, and when each place was last shown with its calls.
+        # Time of the last logged traceback (monotonic seconds), keyed by the code location that raised the error.
         self._shown_at: dict[str, float] = {}
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
-        """`handle` with decoding in front of it; `handle` itself when there is nothing to decode.
-
-        Decoding replaces key and value in the record, which is the handler's own.
-        """
+        """Return a function that decodes a record and then calls `handle`; `handle` itself without decoders."""
         if decode_key is None and decode_value is None:
             return handle
 
@@ -107,25 +101,26 @@ class Outcomes:
         return decode_and_handle
 
     def outputs_of(self, answer: object) -> tuple[Produce, ...]:
-        """The outputs in what a handler returned. Raises what makes it unusable, which is then the record's failure."""
-        produces = ANY_OUTPUT.of(answer)
+        """Return the outputs in a handler's result. Raises an error for an unusable result, which fails the record."""
+        produces = ANY_OUTPUT.records_in(answer)
         end_forked_child(self._pid)
         return produces
 
     def answered(self, partition: PartitionProgress, record: Record, produces: Sequence[Produce]) -> None:
-        """Begin to write a record's outputs: it counts once they are acknowledged."""
+        """Start to write a record's outputs. The record counts as done once all of them are acknowledged."""
         self._begin(partition, as_read(record), DONE, self._write_all(produces))
 
     def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
-        """Send the record on, to a retry topic or the failed one, or drop it, as its error and the policy ask for.
+        """Send a failed record to a retry topic or the failed topic, or drop it, depending on the error and the policy.
 
-        False when it has to stay at its place: the pacing says so. Count the successes before it first.
+        Returns False if the record must stay in its partition and be handled again, because of the breaker or a
+        misconfigured handler. The successes before this record must be counted before the call.
         """
         end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
             return True
         read = as_read(record)
-        shown = self._retell(read)
+        shown = self._present_again(read)
         way = self._way(shown, error)
         if way is None:
             return False
@@ -137,12 +132,10 @@ class Outcomes:
         return True
 
     def conclude(self, unfinished: Unfinished, result: Result) -> bool:
-        """A record that stood in `unfinished` since it was taken up has come back from its handler elsewhere.
-
-        What came back is checked already, so nothing here can fail. False when the record has to stay, as in `raised`.
-        """
+        """Apply the result of an executor's call, which is already checked, to the record's entry in `unfinished`.
+        Returns False if the record must be handled again, as in `raised`."""
         if result.error is not None:
-            shown = self._retell(unfinished.record)
+            shown = self._present_again(unfinished.record)
             way = self._way(shown, result.error)
             if way is None:
                 return False
@@ -157,9 +150,12 @@ class Outcomes:
         return True
 
     def refused(self, unfinished: Unfinished, write: Outgoing) -> None:
-        """Replace a write that its topic will never take: an output by its record's failure; a record that goes on by
-        one with fewer headers, then by one in the failed topic. One that is refused even there stays, and its
-        partition is held."""
+        """Replace a write that its topic will never accept.
+
+        If an output is refused, the record fails. A refused copy for a retry topic or the failed topic is sent again
+        with fewer headers. If a retry topic refuses this copy as well, it goes to the failed topic. If the failed topic
+        refuses it, the partition stays held.
+        """
         if unfinished.result == DONE:
             error_class, error = "OutputRefused", f"an output was refused by its topic: {write.error}"
         elif len(smaller := without_details(write.headers)) < len(write.headers):
@@ -167,10 +163,10 @@ class Outcomes:
             self._outbox.send(write)
             return
         elif unfinished.result == RETRIED:
-            error_class, error = "HopRefused", f"its retry topic does not take the record: {write.error}"
+            error_class, error = "RetryTopicRefused", f"its retry topic refused the record: {write.error}"
         else:
             return
-        shown = self._retell(unfinished.record)
+        shown = self._present_again(unfinished.record)
         way = self._routed(shown, Failure(FailureReason.FATAL, error_class, cut(error)), self._policy_of(shown))
         assert not isinstance(way, Drop), "a failure is never dropped"
         unfinished.result = _result(way)
@@ -183,19 +179,19 @@ class Outcomes:
 
     def _begin(self, partition: PartitionProgress, read: Record, result: str, writes: list[Outgoing]) -> None:
         now, size = self._clock.monotonic(), sum(write.size for write in writes)
-        partition.begin(Unfinished(read, result, writes, handled_at=now, size=size))
+        partition.add_unfinished(Unfinished(read, result, writes, handled_at=now, size=size))
 
-    def _way(self, shown: Record, error: BaseException) -> Hop | ToFailed | Drop | None:
-        """The record's way on; None when it stays."""
+    def _way(self, shown: Record, error: BaseException) -> ToRetry | ToFailed | Drop | None:
+        """Return the record's destination; None if it must stay in its partition and be handled again."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if is_endpoints(error) and not isinstance(verdict, Drop) and not verdict.failure.rule:
-            return None  # no rule says that it is the record's
+            return None  # the handler is misconfigured, and no rule of the policy matches this error
         if isinstance(verdict, Retry):
-            course = self._pacing.failed()
-            if course is Course.STAY:
+            action = self._pacing.failed()
+            if action is FailureAction.STAY:
                 return None
-            if course is Course.FAIL:
+            if action is FailureAction.FAIL:
                 verdict = dataclasses.replace(verdict.failure, reason=FailureReason.BREAKER)
         if not self._rules.error_text:
             verdict = without_words(verdict)
@@ -207,23 +203,25 @@ class Outcomes:
         policies = self._rules.policies()
         if policies is None:
             return None
-        policy, known = policies.of(story_of(shown).policy)
+        policy, known = policies.find_revision(history_of(shown).policy)
         self._stats.unknown_policies += not known
         return policy
 
-    def _routed(self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None) -> Hop | ToFailed | Drop:
+    def _routed(
+        self, shown: Record, verdict: Retry | Failure | Drop, policy: Policy | None
+    ) -> ToRetry | ToFailed | Drop:
         now_ms = int(self._clock.wall() * 1000)
         return route(shown, verdict, policy, group_id=self._rules.group_id, now_ms=now_ms)
 
-    def _send_on(self, shown: Record, way: Hop | ToFailed, error: BaseException | None = None) -> Outgoing:
-        """Begin to write a record's copy, with its bytes as they were read."""
+    def _send_on(self, shown: Record, way: ToRetry | ToFailed, error: BaseException | None = None) -> Outgoing:
+        """Start to write a copy of the record, with key and value as they were read."""
         failure, key = way.failure, shown.key
         what = {"errorClass": failure.error_class, "error": failure.message}
-        if isinstance(way, Hop):
+        if isinstance(way, ToRetry):
             delay = canonical_delay(way.delay_s)
-            self._stats.hopped(delay)
+            self._stats.retry_publishes[delay] += 1
             topic = way.topic
-            self._log("record will be tried again", shown, delay=delay, **what, **self._calls(failure, error))
+            self._log("record will be retried", shown, delay=delay, **what, **self._calls(failure, error))
         else:
             self._stats.gave_up(failure.reason.value, failure.error_class)
             topic = self._rules.failed_topic
@@ -233,11 +231,12 @@ class Outcomes:
         if failure.reason is FailureReason.SKIPPED:
             self._stats.passed_by(place_of(shown), PassedBy(self._clock.wall()))
         policies = self._rules.policies()
-        partition = None if policies is None else partition_of(key, story_of(shown).origin, policies.partitions)
+        partition = None if policies is None else partition_of(key, history_of(shown).origin, policies.partitions)
         return self._outbox.send(Outgoing(topic, key, shown.value, way.headers, partition))
 
     def _calls(self, failure: Failure, error: BaseException | None) -> dict[str, str]:
-        """The traceback, for the log: once a minute for each place in the code. One place may fail a topic."""
+        """Return the traceback for the log, at most once a minute per code location, because one location may fail all
+        records."""
         if error is None or not failure.stack:
             return {}
         now = self._clock.monotonic()
@@ -252,10 +251,10 @@ class Outcomes:
         allowed, left_out = self._budget.spend(self._clock.monotonic())
         allowed = allowed or "exception" in values
         if left_out:
-            LOG.warning("log lines about single records were left out", extra=fields(count=left_out))
+            LOG.warning("suppressed log lines about single records", extra=fields(count=left_out))
         if allowed:
             LOG.warning(message, extra=fields(**about(record), **values))
 
 
-def _result(way: Hop | ToFailed | Drop) -> str:
-    return RETRIED if isinstance(way, Hop) else FAILED if isinstance(way, ToFailed) else DROPPED
+def _result(way: ToRetry | ToFailed | Drop) -> str:
+    return RETRIED if isinstance(way, ToRetry) else FAILED if isinstance(way, ToFailed) else DROPPED

@@ -1,6 +1,4 @@
-"""The parts that a consume loop is made of."""
-
-from __future__ import annotations
+"""The components of a consume loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from fleet_consumer.worker.breaker.pacing import Pacing
 from fleet_consumer.worker.consume.intake import Intake
 from fleet_consumer.worker.consume.outcomes import Handle, Outcomes
 from fleet_consumer.worker.consume.progress import Pauses
-from fleet_consumer.worker.consume.readings import Readings
+from fleet_consumer.worker.consume.replay_epochs import ReplayEpochs
 from fleet_consumer.worker.consume.skips import Skips
 from fleet_consumer.worker.consume.writing import Writing
 from fleet_consumer.worker.lifecycle.watchdog import Watch
@@ -23,18 +21,15 @@ Topics = tuple[str, ...] | TopicPattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """The parts of one consume loop.
-
-    `handle` takes records as they were read. `pause(seconds)` waits, and returns early when the worker is to stop.
-    `drain_s` is the time of an ordered stop. Times in seconds.
-    """
+    """The components of one consume loop. `handle` takes records as they were read from Kafka. `pause(seconds)` waits,
+    and returns early when the worker stops."""
 
     consumer: Consumer
     handle: Handle
     outcomes: Outcomes
     writing: Writing
     intake: Intake
-    readings: Readings
+    replay_epochs: ReplayEpochs
     skips: Skips
     pacing: Pacing
     pauses: Pauses

@@ -1,6 +1,4 @@
-"""Records that a concurrent loop has taken up: waiting in the order of their keys, with a handler, or parked."""
-
-from __future__ import annotations
+"""Records admitted by a concurrent loop. They wait (in order within each key), are in a handler, or are parked."""
 
 import threading
 from collections import deque
@@ -23,15 +21,15 @@ from fleet_consumer.worker.stats import DONE
 OrderKey = tuple[Any, ...]
 
 TRIED_MAX: Final = 20
-"""Pieces of work that a handler is tried with while it seems to be deployed wrong."""
+"""While this many calls are parked, no other is started, because the handler is probably misconfigured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
-    """The bounds of a concurrent loop, in records.
+    """The limits of a concurrent loop, in records.
 
-    `batch`: a call takes a run of a partition, of at most `poll_max` records, as in a poll. `window` bounds what is
-    behind a partition's first unfinished record, `pending_max` what waits or is being handled in all.
+    With `batch`, a call handles up to `poll_max` records of one partition, as many as in a poll. `window` limits the
+    records behind a partition's first unfinished record, `pending_max` all records that wait or are being handled.
     """
 
     batch: bool
@@ -40,8 +38,12 @@ class Concurrency:
     pending_max: int
 
     @classmethod
-    def of(cls, *, batch: bool, size: int, max_poll_records: int) -> Concurrency:
-        """Bounds that keep `size` calls busy: a poll's records; for batches a poll for each call, and one waiting."""
+    def sized(cls, *, batch: bool, size: int, max_poll_records: int) -> "Concurrency":
+        """Return limits that keep `size` calls busy.
+
+        Without `batch`, the records of one poll may be pending, or two per call if that is more. With `batch`, each
+        call may have the records of one poll, and those of one more poll may wait.
+        """
         window = 2 * max_poll_records if batch else max(max_poll_records, 2 * size)
         pending = max_poll_records * (size + 1) if batch else window
         return cls(batch=batch, poll_max=max_poll_records, window=window, pending_max=pending)
@@ -49,18 +51,20 @@ class Concurrency:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Records of one handler call, each with its entry in the partition's `unfinished`; `report` takes the results.
+    """The records of one handler call, each with its entry in the partition's `unfinished`. `report` receives the
+    results.
 
-    `rest` is what stood behind them in one batch, and follows in the order of their key when they have come back. With
-    an `error` they fail with it, in place of a call. Parked work begins again at `not_before` (monotonic seconds).
+    `rest` is work with the later records of the same batch. To keep the key order, it starts when the records of this
+    work are done. With an `error`, the records fail with this error and are not handed to the handler. Parked work may
+    be called again at `not_before` (monotonic seconds).
     """
 
     partition: PartitionProgress
     entries: list[Unfinished]
     order_key: OrderKey | None
-    report: Report
+    report: "Report"
     records: list[Record] = field(default_factory=list)
-    rest: Work | None = None
+    rest: "Work | None" = None
     error: Exception | None = None
     not_before: float = float("-inf")
 
@@ -76,19 +80,18 @@ Report = Callable[[Work, Sequence[Result], float], None]
 
 
 class Calls:
-    """The calls of one loop. All methods belong to its thread, except `report`."""
+    """The handler calls of one loop. Only the loop's thread uses this class, except `report`."""
 
     def __init__(self, executor: Executor, consumer: Consumer) -> None:
         self._executor = executor
         self._consumer = consumer
-        self.came_back: deque[tuple[Work, Sequence[Result], float]] = deque()
-        """The results that wait to be taken."""
-        self._news = threading.Event()
+        self.finished: deque[tuple[Work, Sequence[Result], float]] = deque()
+        """Results that the loop has not taken yet."""
+        self._changed = threading.Event()
         self._rung = False
         self.out = 0
 
     def limit(self, pace: Pace) -> int:
-        """Number of calls that may be under way at once."""
         return {Pace.FULL: self._executor.size, Pace.PROBE: 1, Pace.STOP: 0}[pace]
 
     def give(self, work: Work) -> None:
@@ -99,36 +102,35 @@ class Calls:
         self._executor.give(work)
 
     def conclude(self, work: Work, error: Exception) -> None:
-        """Fail all of this work with `error` in place of a call; it comes back like any other."""
+        """Fail all records of this work with `error` instead of a call. `take_back` yields the results."""
         self.out += 1
         work.done([Result(error=error)] * len(work.entries), 0.0)
 
     def report(self, work: Work, results: Sequence[Result], seconds: float) -> None:
-        """Take a call's results. Any thread."""
-        self.came_back.append((work, results, seconds))
-        # Rung once until the loop has looked: it clears the sign first and looks then, so nothing is overlooked.
+        """Accept a call's results. Any thread."""
+        self.finished.append((work, results, seconds))
+        # Wakes the loop only once until the loop checks. The loop clears the flag before its check, so no result is
+        # missed.
         if not self._rung:
             self._rung = True
-            self._news.set()
+            self._changed.set()
             self._consumer.wakeup()
 
     def take_back(self) -> Iterator[tuple[Work, Sequence[Result], float]]:
-        """Work that came back, with its results and how many seconds its call took."""
+        """Yield completed work with its results and the duration of its call in seconds."""
         self._rung = False
-        self._news.clear()
-        while self.came_back:
+        self._changed.clear()
+        while self.finished:
             self.out -= 1
-            yield self.came_back.popleft()
+            yield self.finished.popleft()
 
     def wait(self, timeout_s: float) -> None:
-        self._news.wait(timeout_s)
+        self._changed.wait(timeout_s)
 
 
 class Pending:
-    """The records of one loop. Work that `next` has given out returns by `came_back`.
-
-    `in_flight` counts records taken up and not through their handler, parked ones excepted.
-    """
+    """The admitted records of one loop. Work returned by `next` must be given back to `return_work`. `in_flight` counts
+    the admitted records whose handling has not ended, except parked records."""
 
     def __init__(self, intake: Intake, skips: Skips, concurrency: Concurrency, report: Report) -> None:
         self._intake = intake
@@ -137,25 +139,24 @@ class Pending:
         self._report = report
         self._key_order: KeyOrder[OrderKey, Work] = KeyOrder()
         self.parked: deque[Work] = deque()
-        """Work that failed and has to be handled again."""
-        # The highest offset of each partition that was given out.
+        # The highest offset that was handed to a handler, by partition.
         self._begun: dict[PartitionProgress, int] = {}
         self.in_flight = 0
 
     def take_up(self, partition: PartitionProgress, records: Sequence[Record]) -> None:
-        """Take up these records, to be finished here; each is kept as it was read, and its handler has its own."""
+        """Admit records. Each is kept as it was read, separate from the handler's record, which may change."""
         for work in self.works(partition, records):
             self._key_order.add(work.order_key, work)
 
     def works(self, partition: PartitionProgress, records: Sequence[Record]) -> list[Work]:
-        """Records as work: entered in their partition's progress, but not yet waiting in the order of their keys."""
+        """Add records to their partition's progress and return them as work that is not in the key order yet."""
         works: list[Work] = []
         topic_partition = partition.topic_partition
         present = self._intake.present
         for record in records:
             shown = record if present is None else present(record)
             if shown is None:
-                continue  # a copy: whatever stands before it is finished first all the same
+                continue  # a duplicate, committed once the records in front of it are finished
             self.in_flight += 1
             read = as_read(record)
             entry = Unfinished(read, DONE, [], handled=False)
@@ -164,7 +165,7 @@ class Pending:
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                # Records without a key have no order to keep: their sender spread them at random.
+                # Records without a key have no order, because their producer spreads them at random.
                 by_key = None if read.key is None else (*topic_partition, read.key)
                 order_key = topic_partition if self._concurrency.batch else by_key
                 works.append(Work(partition, [entry], order_key, self._report, [shown]))
@@ -174,13 +175,14 @@ class Pending:
         return works
 
     def stands(self, now: float) -> bool:
-        """True while all that is parked waits for its time: nothing in flight that stands behind it may begin."""
+        """Return True while the first parked work, and so all parked work behind it, waits for its `not_before`."""
         return bool(self.parked) and self.parked[0].not_before > now
 
     def next(self, pace: Pace, now: float) -> Work | None:
-        """Give out the next work that may begin, parked work first; None when there is none.
+        """Return the next work that may start, parked work first; None if no work may start.
 
-        While parked work waits for its time a few others are tried: they may show that only those records fail.
+        While parked work waits, other calls are tried until `TRIED_MAX` are parked. They may show that only the parked
+        records fail.
         """
         if self.stands(now):
             if len(self.parked) >= TRIED_MAX:
@@ -194,11 +196,11 @@ class Pending:
         if self._concurrency.batch and order_key is not None and pace is Pace.FULL:
             self._fill_up(order_key, work)
         work = self._to_skip(work)
-        self.begin(work)
+        self.record_call(work)
         return work
 
     def _to_skip(self, work: Work) -> Work:
-        """This work as far as the next record that is passed by, which goes alone; the rest follows as parked."""
+        """Split work at the next record to skip, which is handled alone; the records after it follow as parked work."""
         place = self._skips.first(work.partition.topic_partition, [entry.record for entry in work.entries])
         if place is None:
             return work
@@ -209,12 +211,11 @@ class Pending:
             work = replace(work, entries=work.entries[:count], records=work.records[:count], rest=rest)
         return work if place else replace(work, error=skipped())
 
-    def begin(self, work: Work) -> None:
-        """Note that a handler is about to be called with these records."""
+    def record_call(self, work: Work) -> None:
         self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
 
     def _fill_up(self, order_key: OrderKey, work: Work) -> None:
-        """Add what came in while the order key was busy: the slower the handler, the larger its batches."""
+        """Add records that arrived while the order key was busy. The slower the handler, the larger its batches."""
         while (more := self._key_order.following(order_key)) is not None and more.partition is work.partition:
             if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
                 break
@@ -222,9 +223,8 @@ class Pending:
             work.entries.extend(more.entries)
             work.records.extend(more.records)
 
-    def came_back(self, work: Work, staying: list[Unfinished], pace: Pace, not_before: float = float("-inf")) -> None:
-        """This work has been through its handler; `staying` are its entries that have to be handled again, and not
-        before this time."""
+    def return_work(self, work: Work, staying: list[Unfinished], pace: Pace, not_before: float = float("-inf")) -> None:
+        """Take back handled work. The entries in `staying` are handled again, not before `not_before`."""
         if staying:
             self._park(work, staying, pace, not_before)
         elif work.rest is not None:
@@ -233,8 +233,8 @@ class Pending:
             self._key_order.done(work.order_key)
 
     def _park(self, work: Work, entries: list[Unfinished], pace: Pace, not_before: float) -> None:
-        """These are handled again later, as they were read, whatever decoding and their handler have made of them."""
-        records = [self._intake.retell(as_read(entry.record)) for entry in entries]
+        """Park entries. Their records are handled again as they were read, without changes by the handler."""
+        records = [self._intake.present_again(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
         again = Work(work.partition, entries, work.order_key, self._report, records, not_before=not_before)
@@ -244,8 +244,8 @@ class Pending:
             self.parked.append(again)
 
     def _from_parked(self, pace: Pace) -> Work:
-        """The work parked first; of it only the first record where one at a time is let through. The others wait for
-        that one in its order key, whatever the pace is by then."""
+        """Take the oldest parked work; under `Pace.PROBE` only its first record. The other records follow when it is
+        done, even if the pace changes."""
         work = self.parked.popleft()
         if pace is Pace.PROBE and len(work.entries) > 1:
             rest = replace(work, entries=work.entries[1:], records=work.records[1:], rest=None)
@@ -254,7 +254,7 @@ class Pending:
         return work
 
     def take_unbegun(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Take out what waits of these partitions, except records that stand before one that has begun."""
+        """Remove and return waiting work of these partitions, except records in front of one that has started."""
         return self._key_order.discard(
             lambda work: (
                 work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
@@ -262,8 +262,8 @@ class Pending:
         )
 
     def drop(self, gone: Iterable[Work], partitions: Iterable[PartitionProgress]) -> None:
-        """Undo the taking up of this work of these partitions: their progress ends before the first such record, and
-        where it does now if that is earlier, in a log that was cut or made anew."""
+        """Undo the admission of this work, so that the progress of each partition ends before its first dropped record.
+        Progress that is already lower, because the log was truncated or recreated, is not moved forward."""
         dropped = {id(entry) for work in gone for entry in work.entries}
         self.in_flight -= len(dropped)
         for partition in partitions:
@@ -276,15 +276,15 @@ class Pending:
                 partition.handled(first.offset - 1, first.leader_epoch)
 
     def abandon(self, work: Work) -> None:
-        """This work came back for a partition that is gone."""
+        """Free the order key of work that came back after its partition was lost or revoked."""
         self._key_order.done(work.order_key)
 
-    def forget(self, partitions: Collection[PartitionProgress], besides: list[Work]) -> None:
-        """Drop whatever waits of partitions that are gone; `besides` waited elsewhere."""
+    def drop_waiting(self, partitions: Collection[PartitionProgress], elsewhere: list[Work]) -> None:
+        """Drop waiting work of partitions that are no longer owned, in this queue and `elsewhere`."""
         for work in [work for work in self.parked if work.partition in partitions]:
             self.parked.remove(work)
             self._key_order.done(work.order_key)
-        gone = self._key_order.discard(lambda work: work.partition in partitions) + besides
+        gone = self._key_order.discard(lambda work: work.partition in partitions) + elsewhere
         self.in_flight -= sum(len(work.entries) for work in gone)
         for partition in partitions:
             self._begun.pop(partition, None)

@@ -1,14 +1,12 @@
-"""Progress of each owned partition: the records handled, their writes, and the offset that may be committed.
+"""Progress of each owned partition: handled records, their writes, and the committable offset.
 
-A record is finished when its handler is done *and* everything written for it is acknowledged. The committable offset
-is that of the first record which is not finished; nothing ever moves it past such a record. Pure bookkeeping: nothing
-here sends, waits or reads a clock.
+A record is finished when its handler is done and all its writes are acknowledged. The committable offset is that of the
+first unfinished record and never moves past such a record. Pure bookkeeping: this module neither sends nor waits, and
+reads no clock.
 
-One thread (the consume loop's) writes. Others may read single fields and copies of the mapping of partitions: each is
-replaced as a whole, so they see an older or a newer value, never half of one.
+Only the consume loop's thread writes. Other threads may read single fields and copies of the mapping of partitions.
+Each field is replaced as a whole, so they see an older or a newer value, never half of one.
 """
-
-from __future__ import annotations
 
 import logging
 from collections import deque
@@ -17,25 +15,25 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleet_consumer.consumer.consumer import Consumer
-from fleet_consumer.contract.breaker_mark import read_closed_mark, read_mark, without_mark
+from fleet_consumer.contract.breaker_state import read_breaker_state, read_closed_breaker_state, without_breaker_state
 from fleet_consumer.group.errors import ConsumerError, Refusal
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.fetched import as_read
 from fleet_consumer.record import Record, Records, Run, TopicPartition
-from fleet_consumer.retry.headers import Reading
-from fleet_consumer.worker.consume.caution import Caution
+from fleet_consumer.retry.headers import ReplayEpoch
+from fleet_consumer.worker.consume.crash_guard import CrashGuard
 from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.logs import fields
 
 
 @dataclass(slots=True)
 class Unfinished:
-    """A record whose writes are not all acknowledged yet. `result` is what it counts as once they are.
+    """A record that is not handled yet, or whose writes are not all acknowledged. `result` is the outcome that is
+    counted once the record is finished.
 
-    `record` is as it was read, whatever decoding or the handler made of theirs. Where several records
-    are handled at once, a record stands here from the moment it is taken up; `handled` turns true when its handler is
-    done, at `handled_at` (monotonic seconds). `size` is about how many bytes of memory its writes take, where that is
-    counted.
+    `record` is the record as it was read, without changes by decoding or the handler. A concurrent loop adds the entry
+    when it admits the record, and sets `handled` when the handler is done, at `handled_at` (monotonic seconds). `size`
+    is the approximate memory of the writes in bytes, 0 if it is not counted.
     """
 
     record: Record
@@ -51,13 +49,13 @@ class Unfinished:
 
     @property
     def unwritten(self) -> bool:
-        """True when the handler is done, and a write of the record is not acknowledged."""
+        """True if the handler is done, but a write of the record is not acknowledged."""
         return self.handled and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A held partition: its first offset, since when (wall clock, seconds), and the reason."""
+    """A partition's hold: its first unfinished offset, the start of the hold (wall clock, seconds), and the reason."""
 
     offset: int
     since: float
@@ -67,7 +65,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class RefusedCommit:
-    """The broker's refusal of a partition's last commit, and since when it refuses them (wall clock, seconds)."""
+    """The broker's refusal of a partition's last commit, and the time of the first refusal (wall clock, seconds)."""
 
     refusal: Refusal
     since: float
@@ -75,73 +73,74 @@ class RefusedCommit:
 
 @dataclass(slots=True, eq=False)
 class PartitionProgress:
-    """One assigned partition. `start` is where its reading began, None while that is not known; `position` is the next
-    offset to take up, None before the first record. `unfinished` is in the order of offsets; `size` is the sum of its
-    sizes. `mark` is the metadata that the last acknowledged commit carried. Nothing is committable before `reading` is
-    known: a commit without it would say that the offset was reset. `note` is what commits say about hands (`caution`):
-    None while it is not known what the last one said, and `in_hand` while it says what must hold until those records
-    are done; nothing is committed in either case. `refused` is None once a commit was stored. `timestamp` is that of
-    the record handled last. `gone` turns true when the partition is not ours any more, for calls that are on other
-    threads. `caught_up_at` (wall clock) is when a scrape last found nothing left; only scrapes use it,
-    and write it."""
-
     topic_partition: TopicPartition
     start: int | None = None
+    """The starting position: the first offset to read, None while unknown."""
     position: int | None = None
+    """Next offset to admit, None before the first record."""
     committed: int | None = None
     timestamp: int | None = None
+    """Timestamp of the record handled last."""
     caught_up_at: float = float("-inf")
-    mark: str = ""
-    reading: Reading | None = None
+    """Time (wall clock, seconds) at which a scrape last found that all records up to the end were handled. Only scrapes
+    read and write it."""
+    committed_metadata: str = ""
+    replay_epoch: ReplayEpoch | None = None
+    """The current replay epoch, None while unknown. Nothing is committed then, because a commit without an epoch would
+    later be read as an offset reset."""
     refused: RefusedCommit | None = None
-    note: str | None = ""
+    crash_marker: str | None = ""
+    """Crash marker of the next commit. While it is None (last marker unknown), nothing is committed."""
     in_hand: bool = False
+    """True while the records that the committed crash marker counts are being handled. Nothing is committed then."""
     gone: bool = False
-    caution: Caution | None = None
+    """True once the partition is no longer owned. Calls on other threads read it."""
+    crash_guard: CrashGuard | None = None
     hold: Hold | None = None
     unfinished: deque[Unfinished] = field(default_factory=deque)
+    """Records that are not finished yet, in offset order, except while `_mixed`."""
     size: int = 0
+    """Sum in bytes of the sizes of the entries in `unfinished`."""
     _epoch: int = -1
-    # Offsets up to the end of the partition at which there is nothing to read, until something is read again.
+    # (first, next) of the offsets without records with which the last poll ended; None if it ended with a record.
     _gap: tuple[int, int] | None = None
-    # The log was cut or made anew, and records of the one before are still among the unfinished.
+    # True after the log was truncated or recreated, while `unfinished` still has records of the earlier log.
     _mixed: bool = False
 
-    def begin(self, unfinished: Unfinished) -> None:
-        """The record that was handled last is not finished before its writes are."""
+    def add_unfinished(self, unfinished: Unfinished) -> None:
         self.unfinished.append(unfinished)
         self.size += unfinished.size
 
     def handled(self, offset: int, leader_epoch: int) -> None:
-        """The record at `offset`, and all before it, have been through the handler, or stand in `unfinished`."""
+        """Note that all records up to and including `offset` have been handled or are in `unfinished`."""
         self.position = offset + 1
         self._epoch = leader_epoch
 
-    def read(self, first: int) -> None:
-        """Records of this partition have come, from `first` on: what was known of its end is over, or comes again."""
+    def records_arrived(self, first: int) -> None:
+        """Forget the gap: records have arrived from `first` on. If the gap still exists, the poll reports it again."""
         self._gap = None
         self._go_back(first)
 
     def _go_back(self, first: int) -> None:
-        """Go back to `first` if it lies lower than what was handed out, which is never read again: the log was cut, or
-        made anew. Nobody has handled what stands there now."""
+        """Move the position back to `first` if `first` is lower. Admitted records are never read again, so the log was
+        then truncated or recreated, and its records from `first` on are new."""
         if self.position is not None and first < self.position:
             self.position, self._epoch, self._mixed = first, -1, bool(self.unfinished)
 
-    def comes(self, first: int) -> None:
-        """The record at `first` came to be handled, so reading began no later: as `read`, where nothing was handed out
-        yet. History that is only read again does not come to be handled."""
+    def admitting(self, first: int) -> None:
+        """Move the starting position back to `first` if no record was admitted yet and `first` is lower: the log was
+        truncated or recreated. Not called for history, whose offsets are always lower."""
         if self.position is None and self.start is not None and first < self.start:
             self.start = first
 
     def pass_gap(self, first: int, end: int) -> None:
-        """There is nothing to read from `first` up to and without `end`: markers of transactions, compacted offsets."""
+        """Skip the offsets from `first` to before `end`, which hold no records (transaction markers, compaction)."""
         self._go_back(first)
         before = self._gap
         self._gap = (before[0] if before is not None and before[1] == first else first, end)
 
-    def settle(self) -> list[str]:
-        """Forget the finished records at the front; their results, in order."""
+    def pop_finished(self) -> list[str]:
+        """Remove the finished records at the front of `unfinished` and return their results in order."""
         results = []
         while self.unfinished and self.unfinished[0].finished:
             first = self.unfinished.popleft()
@@ -153,18 +152,20 @@ class PartitionProgress:
 
     @property
     def next_offset(self) -> int | None:
-        """The next offset to take up; None while not even the start is known."""
+        """The next offset to admit; None while the starting position is unknown."""
         return self.start if self.position is None else self.position
 
-    def committable(self, mark: str = "") -> OffsetAndMetadata | None:
-        """The next offset to read after a restart, with the note, `mark` and the mark of the reading as metadata.
+    def committable(self, breaker_state: str = "") -> OffsetAndMetadata | None:
+        """Return the next offset to read after a restart. Its metadata is the crash marker, `breaker_state` and the
+        replay epoch.
 
-        None when all of it is committed already, or must not be yet.
+        Returns None if offset and metadata are committed already, or must not be committed yet.
         """
-        if self.reading is None or self.note is None or self.in_hand:
+        if self.replay_epoch is None or self.crash_marker is None or self.in_hand:
             return None
         if self.unfinished:
-            # The epoch is that of the record not yet finished: it exists at this offset, as KIP-320 wants to check.
+            # The leader epoch is that of the unfinished record, because KIP-320 checks that this epoch exists at this
+            # offset.
             first = self.unfinished[0].record
             if self._mixed:
                 first = min((each.record for each in self.unfinished), key=lambda record: record.offset)
@@ -174,40 +175,46 @@ class PartitionProgress:
         elif self.position is not None:
             offset, epoch = self.position, self._epoch
         elif self.start is not None:
-            # Worth a commit: under `latest` the next owner would begin at a later end, and skip what came between.
+            # Committed because, under `latest`, the next owner would start at a later end offset and skip the records
+            # in between.
             offset, epoch = self.start, -1
         else:
             return None
         gap = self._gap
         if gap is not None and not self.unfinished and gap[0] <= offset < gap[1]:
             offset = gap[1]
-        metadata = " ".join(part for part in (self.note, mark, self.reading.mark(offset)) if part)
-        if offset == self.committed and (metadata == self.mark or self._rides_along(mark, metadata)):
+        metadata = " ".join(
+            part for part in (self.crash_marker, breaker_state, self.replay_epoch.metadata(offset)) if part
+        )
+        if offset == self.committed and (
+            metadata == self.committed_metadata or self._rides_along(breaker_state, metadata)
+        ):
             return None
         return OffsetAndMetadata(offset, epoch, metadata)
 
-    def _rides_along(self, mark: str, metadata: str) -> bool:
-        """True if only the mark is new, and worth no commit: a closed breaker's where none is marked as open."""
-        if read_closed_mark(mark) is None or read_mark(self.mark) is not None:
+    def _rides_along(self, breaker_state: str, metadata: str) -> bool:
+        """Return True if only the breaker state is new and can wait for the next commit: the breaker is closed, and the
+        last commit does not say that it is open."""
+        if read_closed_breaker_state(breaker_state) is None or read_breaker_state(self.committed_metadata) is not None:
             return False
-        return without_mark(metadata) == without_mark(self.mark)
+        return without_breaker_state(metadata) == without_breaker_state(self.committed_metadata)
 
 
 Partitions = Mapping[TopicPartition, PartitionProgress]
 
 
-def committable(partitions: Partitions, mark: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets to commit now: only where they moved, or have another mark, since the last acknowledged commit."""
-    return {each: offset for each, part in partitions.items() if (offset := part.committable(mark)) is not None}
+def committable(partitions: Partitions, breaker_state: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets to commit now: those whose offset or metadata changed since the last acknowledged commit."""
+    return {
+        each: offset for each, part in partitions.items() if (offset := part.committable(breaker_state)) is not None
+    }
 
 
-def note_commit(
+def record_commit(
     partitions: Partitions, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None, now: float
 ) -> None:
-    """Keep what became of a commit: what is in the group's storage, and what the broker refused at `now` (wall clock).
-
-    Partitions that went away meanwhile are left out.
-    """
+    """Record the result of a commit for each partition: stored, or refused by the broker at `now` (wall clock,
+    seconds). Partitions that were revoked before the result are left out."""
     missing = error.not_committed if isinstance(error, ConsumerError) else None
     if error is not None and missing is None:
         return
@@ -216,7 +223,7 @@ def note_commit(
         if partition is None:
             continue
         if missing is None or topic_partition not in missing:
-            partition.committed, partition.mark, partition.refused = offset.offset, offset.metadata, None
+            partition.committed, partition.committed_metadata, partition.refused = offset.offset, offset.metadata, None
         elif (refusal := missing[topic_partition]) is not None:
             since = now if partition.refused is None else partition.refused.since
             partition.refused = RefusedCommit(refusal, since)
@@ -225,63 +232,63 @@ def note_commit(
 LOG = logging.getLogger("fleet_consumer.worker")
 
 
-def note_start(consumer: Consumer, partition: PartitionProgress, offset: int | None = None) -> None:
-    """Note where the reading of a partition begins: at `offset` if it is known, else at the consumer's position.
+def record_start(consumer: Consumer, partition: PartitionProgress, offset: int | None = None) -> None:
+    """Record the starting position of a partition: `offset` if given, otherwise the consumer's position.
 
-    Reading begins where the last commit ended, so these lines explain every record that comes twice.
+    The position is also logged. It explains every repeated record, because reading starts at the last commit.
     """
     if offset is None:
         try:
             offset = consumer.position(partition.topic_partition)
         except ConsumerError:
-            return  # it is just being lost; its next owner notes its start
+            return  # the partition is being lost; its next owner records the starting position
     if offset is not None:
         partition.start = offset
         LOG.info("partition started", extra=fields(**partition.topic_partition._asdict(), offset=offset))
 
 
-def note_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
-    """Note the starts of partitions that have handed out nothing yet; one that has is past its start already."""
+def record_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
+    """Record the starting positions of partitions that have none. Partitions with handled records already have one."""
     for topic_partition in asked:
         partition = partitions.get(topic_partition)
         if partition is not None and partition.start is None:
-            note_start(consumer, partition)
+            record_start(consumer, partition)
 
 
-def note_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
-    """Note starts and gaps of what a poll brought.
+def record_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
+    """Record the starting positions and gaps in a poll's result.
 
-    A start is that of the partition's first run, also when that is not going to be handled: the consumer's position is
-    past it by now, and committing that would skip it. Commits cover a gap once all before it is done, or a drained
-    partition would look behind.
+    A partition's starting position is the offset of its first run, even if that run is not handled: the consumer's
+    position is already past the run, and committing it would skip the run. Commits cover a gap once all records before
+    the gap are finished. Otherwise a fully consumed partition would show lag.
     """
     for run in records.runs:
         partition = partitions[run.topic_partition]
         if partition.start is None:
-            note_start(consumer, partition, run.records[0].offset)
-        partition.read(as_read(run.records[0]).offset)
+            record_start(consumer, partition, run.records[0].offset)
+        partition.records_arrived(as_read(run.records[0]).offset)
     for topic_partition, gap in records.gaps.items():
         partition = partitions[topic_partition]
         if partition.start is None:
-            note_start(consumer, partition, gap.first)
+            record_start(consumer, partition, gap.first)
         partition.pass_gap(gap.first, gap.next)
 
 
 WRITES_HELD: Final = "WritesHeld"
-"""Paused because what its records wrote is not acknowledged."""
+"""The partition is paused because writes of its records are not acknowledged."""
 WINDOW_FULL: Final = "WindowFull"
-"""Paused because its first unfinished record is too far behind."""
+"""The partition is paused because too many records wait behind its first unfinished record."""
 NOT_DUE: Final = "NotDue"
-"""Paused because the record that comes next is not due yet."""
+"""The partition is paused because its next record is not due yet."""
 BREAKER_OPEN: Final = "BreakerOpen"
-"""Paused because too much of what was handled lately failed."""
-SUSPECT: Final = "Suspect"
-"""Paused because one of the records in hand, or of those that come next, may have killed the partition's last owner."""
+"""The partition is paused because too many recent records failed."""
+CRASH_GUARD: Final = "CrashGuard"
+"""The partition is paused until the crash guard admits its records, one of which may have killed the last owner."""
 
 
 class Pauses:
-    """The pauses of one consumer, each with its reasons (CamelCase): it ends when the last of them ends. Other threads
-    may read `reasons`, which is replaced as a whole."""
+    """Pauses of one consumer's partitions by reason (CamelCase). A partition resumes when its last reason is removed.
+    Other threads may read `reasons`, which is replaced as a whole."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -304,10 +311,10 @@ class Pauses:
             self._consumer.resume([partition])
 
     def hold(self, runs: Iterable[Run], reason: str) -> None:
-        """Pause the partitions of these runs, whose records are read again later.
+        """Pause the partitions of these runs, and seek back so that their records are read again later.
 
-        A poll may bring several runs of one partition. Only its first one is sought back to: a seek to a later run
-        would pass by the records before it.
+        If a partition has several runs, the seek goes to the first one, because a seek to a later run would skip the
+        records before it.
         """
         firsts: dict[TopicPartition, int] = {}
         for run in runs:
@@ -316,8 +323,8 @@ class Pauses:
             self._consumer.seek(partition, offset)
             self.pause(partition, reason)
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are not owned any more; the consumer has ended their pauses itself."""
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop partitions that are no longer owned; the consumer has already ended their pauses."""
         gone = frozenset(partitions)
         if not gone.isdisjoint(self.reasons):
             self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}

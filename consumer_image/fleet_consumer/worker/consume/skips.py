@@ -1,9 +1,7 @@
-"""Records that a consume loop passes by: they fail in place of a call of their handler.
+"""Records that a consume loop skips: they fail with an error and are not handed to the handler.
 
 Used by the loop's thread only.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,27 +17,26 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 
 def skipped() -> Skipped:
-    """The error of a record that is passed by."""
     return Skipped("spec.offsets.skip names this record; it was not handed to the handler")
 
 
 class Skips:
-    """The records to pass by now; `file` is None where nothing names any."""
+    """The current list of records to skip. `file` is None if there is no such list."""
 
     def __init__(self, file: MountedFile[frozenset[Place]] | None = None) -> None:
         self._file = file
         self._offsets: dict[TopicPartition, set[int]] = {}
         self._places: frozenset[Place] = frozenset()
-        self.look()
+        self.reload()
 
-    def look(self) -> bool:
-        """Look for a change, at most once a second; True if there was one."""
+    def reload(self) -> bool:
+        """Read the list if its file changed, at most once a second. Returns True if the list changed."""
         if self._file is None:
             return False
-        if self._file.look():
-            LOG.info("records to skip read", extra=fields(count=len(self._file.content or ())))
+        if self._file.reload():
+            LOG.info("list of records to skip loaded", extra=fields(count=len(self._file.content or ())))
         places = self._file.content or frozenset()
-        # The file outlives a session: another one may have read it.
+        # The file outlives a session, so an earlier session may have read it.
         if places == self._places:
             return False
         self._places, self._offsets = places, {}
@@ -48,18 +45,19 @@ class Skips:
         return True
 
     def names(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """True if what is read at this offset is passed by."""
+        """Return True if the record or unreadable data at this offset is to be skipped."""
         return offset in self._offsets.get(topic_partition, ())
 
     def first(self, topic_partition: TopicPartition, records: Sequence[Record]) -> int | None:
-        """The index of the first of a partition's records that is passed by; None without one."""
+        """Return the index of the first record to skip; None if no record is to be skipped."""
         offsets = self._offsets.get(topic_partition)
         if not offsets:
             return None
         return next((index for index, record in enumerate(records) if as_read(record).offset in offsets), None)
 
     def parts(self, run: Run) -> Iterator[tuple[Run, Skipped | None]]:
-        """A run in parts: each record to pass by alone, with its error, and the records between them."""
+        """Split a run: yield each record to skip alone with its error, and the records between them without an
+        error."""
         topic_partition, records = run.topic_partition, run.records if self._offsets else []
         while (index := self.first(topic_partition, records)) is not None:
             if index:

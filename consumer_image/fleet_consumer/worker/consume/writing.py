@@ -1,11 +1,9 @@
-"""Seeing writes through: waiting for acknowledgements, and holding the partitions whose writes do not come through.
+"""Completion of writes: waiting for acknowledgements, and holding partitions whose writes fail or are late.
 
-A held partition is paused at its first unfinished record. Its failed writes are sent again with backoff, for ever,
-because the alternatives are losing a record or repeating its handler. It goes on by itself once everything is
+A held partition is paused at its first unfinished record. Its failed writes are sent again with back-off, indefinitely,
+because the alternatives are to lose a record or to repeat its handler. The partition resumes once all its writes are
 acknowledged.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
@@ -23,27 +21,28 @@ from fleet_consumer.worker.stats import Stats
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ACK_WAIT_S: Final = 5.0
-"""An acknowledgement may take so long before its partition is held and others go on."""
+"""Longest wait in seconds for an acknowledgement. After this time the partition is held and the other partitions
+continue."""
 
-LOOK_INTERVAL_S: Final = 0.1
-"""Interval of the look at held partitions, and of `tend`'s look at everything under way."""
+CHECK_INTERVAL_S: Final = 0.1
+"""Interval in seconds of the check of held partitions, and of the full check in `tend`."""
 
-ACK_LOOK_S: Final = 0.02
-"""Slice of a wait for acknowledgements, because nothing else ends it: neither records, nor that only those of held
-partitions are missing."""
+ACK_POLL_S: Final = 0.02
+"""Length in seconds of one step of a wait for acknowledgements. A step does not end early when new records arrive, or
+when only held partitions still lack acknowledgements."""
 
 OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Memory that unacknowledged writes may take before no record is added to them: some 6,000 hops of
-small records, more than a worker writes in the time of an acknowledgement, and far below librdkafka's own limits."""
+"""Bytes of unacknowledged writes from which the loop waits for acknowledgements: about 6,000 small retry publishes,
+more than a worker sends before one is acknowledged, and far below librdkafka's own limits."""
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
-"""Writes of a held partition are sent again after 1 s, 2 s, 4 s … 30 s."""
+"""Limit of the back-off in seconds: writes of a held partition are sent again after 1, 2, 4 … 30 s."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that stands still, and when its failed writes are sent again."""
+    """A held partition, and the time at which its failed writes are sent again (monotonic seconds)."""
 
     partition: PartitionProgress
     retry_at: float
@@ -51,7 +50,7 @@ class _Held:
 
 
 class Writing:
-    """All writes that are under way. Used by the consume loop's thread only."""
+    """Tracks all unacknowledged writes of a loop. Used by the consume loop's thread only."""
 
     def __init__(self, *, outbox: Outbox, outcomes: Outcomes, pauses: Pauses, stats: Stats, clock: Clock) -> None:
         self._outbox = outbox
@@ -61,23 +60,26 @@ class Writing:
         self._clock = clock
         self._held: dict[TopicPartition, _Held] = {}
         self._awaited: dict[TopicPartition, PartitionProgress] = {}
-        self._look_at = float("-inf")
+        self._check_at = float("-inf")
         self._open = False
 
     @property
     def open(self) -> bool:
-        """True while acknowledgements are awaited other than those of held partitions."""
+        """True while a partition that is not held waits for acknowledgements."""
         return bool(self._awaited)
 
     def expect(self, batch: Partitions) -> None:
-        """Hand over partitions whose records were handled: `follow` sees to what is written for them."""
+        """Add partitions whose records have been handled. `follow` completes the writes of these records."""
         for topic_partition, partition in batch.items():
             if partition.unfinished and topic_partition not in self._held:
                 self._awaited[topic_partition] = partition
 
     def follow(self, wait_s: float) -> None:
-        """Take in acknowledgements, waiting for them at most `wait_s`, or longer when too much is on its way; hold the
-        partitions that miss some for too long, and see to held ones whose time has come."""
+        """Process acknowledgements, and wait for them up to `wait_s` seconds, or up to `ACK_WAIT_S` if too many bytes
+        are unacknowledged.
+
+        Holds partitions whose acknowledgements are overdue, and sends failed writes of held partitions again.
+        """
         if not self._awaited and not self._held:
             return
         before = self._clock.monotonic()
@@ -89,17 +91,17 @@ class Writing:
             oldest = _first_unwritten(partition)
             if oldest is None or self._hold_if_stuck(partition, oldest, now):
                 del self._awaited[topic_partition]
-        if now >= self._look_at:
-            self._look_at = now + LOOK_INTERVAL_S
-            self._look_after_held(now)
+        if now >= self._check_at:
+            self._check_at = now + CHECK_INTERVAL_S
+            self._retry_held(now)
 
     def _wait(self, partitions: Partitions, most_s: float) -> None:
-        """Take in acknowledgements; wait for those of these partitions, and for no others, at most `most_s`."""
+        """Process acknowledgements, and wait at most `most_s` seconds for those of `partitions`."""
         deadline = self._clock.monotonic() + most_s
         while True:
             left = deadline - self._clock.monotonic() if _on_its_way(partitions) else 0.0
-            self._outbox.wait(max(0.0, min(left, ACK_LOOK_S)))
-            if left <= ACK_LOOK_S:
+            self._outbox.wait(max(0.0, min(left, ACK_POLL_S)))
+            if left <= ACK_POLL_S:
                 return
 
     def _full(self) -> bool:
@@ -107,22 +109,22 @@ class Writing:
         return held + sum(each.size for each in self._awaited.values()) >= OPEN_BYTES_MAX
 
     def tend(self, partitions: Partitions) -> bool:
-        """Take in acknowledgements without waiting, and hold the partitions that miss some for too long.
+        """Process acknowledgements without waiting, and hold partitions whose acknowledgements are overdue.
 
-        Returns whether any write was still open at the last look at all of them, so that the next comes soon. That look
-        costs as much as there are records under way, so it is taken a few times a second and not for each record.
+        Returns True if the last full check found an unacknowledged write; the caller then calls again soon. The cost of
+        a full check grows with the records in flight, so it runs every `CHECK_INTERVAL_S` and not for each record.
         """
         self._outbox.wait(0)
         for partition in partitions.values():
             if partition.unfinished:
                 self._count(partition)
         now = self._clock.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_INTERVAL_S
-            self._open = self._look_at_all(partitions, now)
+        if now >= self._check_at:
+            self._check_at = now + CHECK_INTERVAL_S
+            self._open = self._check_all(partitions, now)
         return self._open
 
-    def _look_at_all(self, partitions: Partitions, now: float) -> bool:
+    def _check_all(self, partitions: Partitions, now: float) -> bool:
         still_open = False
         for topic_partition, partition in partitions.items():
             oldest = None if topic_partition in self._held else _first_unwritten(partition)
@@ -130,42 +132,43 @@ class Writing:
                 continue
             still_open = True
             self._hold_if_stuck(partition, oldest, now)
-        self._look_after_held(now)
+        self._retry_held(now)
         return still_open
 
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
-        """Wait for what these partitions still write, because they are about to go; what stays open is repeated."""
+        """Wait for the writes of partitions that are being revoked. The next owner repeats the records whose writes are
+        still unacknowledged."""
         deadline = self._clock.monotonic() + timeout_s
         while any(partition.unfinished for partition in partitions.values()):
             self._wait(partitions, deadline - self._clock.monotonic())
             for partition in partitions.values():
                 self._count(partition)
-                self._mend(partition)
+                self._recover(partition)
             if self._clock.monotonic() >= deadline or not _on_its_way(partitions):
                 return
 
-    def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are not owned any more."""
+    def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in partitions:
             self._held.pop(topic_partition, None)
             self._awaited.pop(topic_partition, None)
 
     def _hold_if_stuck(self, partition: PartitionProgress, oldest: Unfinished, now: float) -> bool:
-        """Hold a partition whose oldest write failed or takes too long, unless something else can be written for it."""
+        """Hold a partition whose oldest write failed or is overdue, unless this write can be replaced. Returns True if
+        held."""
         overdue = now - oldest.handled_at >= ACK_WAIT_S
         if not overdue and not _failed(oldest):
             return False
-        self._mend(partition)
+        self._recover(partition)
         if not overdue and not _failed(oldest):
             return False
         self._hold(partition, now)
         return True
 
-    def _look_after_held(self, now: float) -> None:
+    def _retry_held(self, now: float) -> None:
         for held in list(self._held.values()):
             partition = held.partition
             self._count(partition)
-            self._mend(partition)
+            self._recover(partition)
             if _first_unwritten(partition) is None:
                 self._release(partition)
                 continue
@@ -178,10 +181,10 @@ class Writing:
                         self._outbox.send(write)
 
     def _count(self, partition: PartitionProgress) -> None:
-        for result in partition.settle():
+        for result in partition.pop_finished():
             self._stats.count(result)
 
-    def _mend(self, partition: PartitionProgress) -> None:
+    def _recover(self, partition: PartitionProgress) -> None:
         for unfinished in partition.unfinished:
             for write in unfinished.writes:
                 if write.refused:
@@ -211,7 +214,6 @@ def _first_unwritten(partition: PartitionProgress) -> Unfinished | None:
 
 
 def _on_its_way(partitions: Partitions) -> bool:
-    """True while any write of these partitions is neither acknowledged nor failed."""
     return any(
         not write.done
         for partition in partitions.values()
@@ -225,7 +227,7 @@ def _failed(unfinished: Unfinished) -> bool:
 
 
 def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -> Hold:
-    """The reason for holding a partition; a known one stays while a write is tried again."""
+    """Return the hold of a partition. While a failed write is sent again, the reason of the `previous` hold is kept."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"
     offset = first.record.offset
@@ -238,5 +240,5 @@ def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -
     else:
         topics = sorted({write.topic for write in first.writes if not write.done})
         reason = "Unacknowledged"
-        message = f"no acknowledgement yet from {', '.join(topics)}; check that its brokers are up"
+        message = f"no acknowledgement yet from {', '.join(topics)}; check that the brokers are up"
     return Hold(offset, previous.since if previous is not None and same else wall, reason, message)

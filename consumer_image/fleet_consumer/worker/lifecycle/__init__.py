@@ -1,1 +1,1 @@
-"""The ends of a worker process: signals, watchdog, setup limit, termination message."""
+"""The end of a worker process: signals, watchdog, setup limit and termination message."""

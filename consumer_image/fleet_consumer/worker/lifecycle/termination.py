@@ -1,11 +1,11 @@
-"""Ends of a worker: signals that ask for one in order, forced exit, and the termination message, also ahead of time.
+"""End of a worker: signals for an orderly stop, forced exit, and the termination message.
 
-A process that runs out of memory or crashes in native code writes nothing at its end. So the message is written while
-it lives: by the watchdog for a record that takes long, and before each call of the handler in a container that was
-started again after a death, because the record that killed one process soon kills the next.
+A process that runs out of memory or crashes in native code writes nothing at its end, so the message is written in
+advance. The watchdog writes it for a record that takes long. In a container that was restarted after a death it is
+written before each handler call, because the record that killed one process soon kills the next one.
+
+Decisions: docs/decisions/0025-status-and-breakers.md, docs/decisions/0028-setup-and-signals.md.
 """
-
-from __future__ import annotations
 
 import json
 import logging
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,24 +29,25 @@ from fleet_consumer.worker.logs import fields, place_of
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 DEFAULTS: Final = (signal.SIG_DFL, signal.default_int_handler)
 LISTENED: Final = threading.Event()
-"""Set once a worker of this process listens to signals, and for good."""
+"""Set, and never cleared, once a worker of this process handles signals."""
 
 
 def end_before_work(_number: int, _frame: FrameType | None) -> None:
-    """End the process at once with code 0 while no worker listens: there is nothing to drain yet. Later do nothing.
+    """Exit with code 0 on a signal while no worker handles signals, because there is nothing to drain yet.
 
-    A process installs it before it imports the application's code, whose own handlers may call the one that they
-    have replaced: this one.
+    Later this signal handler does nothing. It is installed before the application's code is imported. A signal handler
+    of the application may then call the handler that it replaced, which is this function.
     """
     if not LISTENED.is_set():
         os._exit(0)
 
 
 class Signals:
-    """`keep` and `release_in_child` belong to the main thread; `asked` and `report` to the watchdog.
+    """Signal handlers of the worker. The main thread uses `keep` and `release_in_child`, the watchdog `asked` and
+    `report`.
 
     Libraries install handlers for these signals when they are imported, set up or first used. A worker that no longer
-    hears SIGTERM would be killed in the middle of its records at the end of its grace period.
+    received SIGTERM would continue to handle records, and be killed at the end of its grace period.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,8 @@ class Signals:
         self._raised: list[tuple[int, BaseException]] = []
 
     def keep(self) -> None:
-        """Install our handler where it is not; one of the application's is called after it from now on. Logged once."""
+        """Install our handlers again if they were replaced, and log this once per signal. The application's handlers
+        are then called after ours."""
         for number in STOPS:
             found = signal.getsignal(number)
             if found == self._on_signal:
@@ -70,39 +72,39 @@ class Signals:
             if (chained or self._installed) and number not in self._reported:
                 self._reported.add(number)
                 LOG.warning(
-                    "the handler's code has replaced a signal handler of the worker, which is put back: the signal "
-                    "asks for an orderly end",
+                    "the handler's code replaced a signal handler of the worker; it is restored, because the signal "
+                    "requests an orderly stop",
                     extra=fields(signal=number.name, replaced=repr(found), called_after=chained),
                 )
         self._installed = True
         LISTENED.set()
 
     def release_in_child(self) -> None:
-        """A forked child ends by these signals as any process does, or as the application wants it."""
+        """Restore the default handlers, or those of the application, in a forked child."""
         for number in STOPS:
             if signal.getsignal(number) == self._on_signal:
                 default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
                 signal.signal(number, self._chained.get(number, default))
 
     def report(self) -> None:
-        """Log what handlers of the application raised; not done where it is raised, in the middle of anything."""
+        """Log errors of the application's signal handlers, which cannot log because they may interrupt any code."""
         while self._raised:
             number, error = self._raised.pop(0)
             LOG.error(
-                "the application's signal handler raised an error, which changes nothing",
+                "the application's signal handler raised an error, which is ignored",
                 extra=fields(signal=signal.Signals(number).name, error=repr(error)),
             )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # Runs between two bytecodes of the main thread, which may hold any lock: it only leaves a note.
+        # Runs between two bytecodes of the main thread, which may hold any lock, so it only sets a flag.
         self.asked = True
         chained = self._chained.get(number)
         if chained is None or number in self._calling:
-            return  # a polite handler calls the one it has replaced: ours
+            return  # the chained handler has called this handler, which it had replaced
         self._calling.add(number)
         try:
             chained(number, frame)
-        except BaseException as error:  # such handlers like to end with SystemExit, and a record is in hand
+        except BaseException as error:  # often SystemExit, which must not end the worker while it handles a record
             self._raised.append((number, error))
         finally:
             self._calling.discard(number)
@@ -111,32 +113,33 @@ class Signals:
 LOG = logging.getLogger("fleet_consumer.worker")
 
 EXIT_HUNG: Final = 75
-"""A handler hung, past the poll interval or past the drain time, or the worker itself on its way to the end."""
+"""Exit code if a handler exceeded the poll interval or the drain timeout, or the worker itself did not stop."""
 
-OVER_THE_LIMIT: Final = "the handler did not answer within the poll interval; the membership is given up"
+OVER_THE_LIMIT: Final = "the handler did not return within the poll interval; the worker leaves the group"
 SETUP_OVER_THE_LIMIT: Final = "the handler's setup did not return within the poll interval"
-NOT_DRAINED: Final = "the handler did not end within the drain time"
+NOT_DRAINED: Final = "the handler did not return within the drain timeout"
 NOT_CLOSED: Final = "the worker did not end within the time to drain and close"
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 ALIVE_MARKER: Final = Path("/tmp/.consumer-fleet-alive")
-"""A file that outlives the container but not its pod: a process that finds it at its start follows one that died."""
+"""A file that outlives the container but not the pod. If it exists at the start, the previous process died."""
 
-SUSPICION_S: Final = 600.0
-"""Every call is noted for so long after a death; later the record that killed is not among those that are read."""
+RECORD_CALLS_S: Final = 600.0
+"""Time in seconds after a death in which calls are recorded, because the record that killed the process is read
+again."""
 
 EXIT_PATIENCE_S: Final = 10.0
-"""Time that a process whose work is done leaves to the application's threads and exit functions."""
+"""Time in seconds for the application's threads and exit functions to end after the work is done."""
 
 NAMED_MAX: Final = 4
-"""Number of records in hand that are named; the message may have 4 KiB."""
+"""Limit of the records that the termination message names, because the message is limited to 4 KiB."""
 
 REASON: Final = "ProcessDied"
 
 
 def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
-    """End the process although a thread of it hangs; its records in hand are not committed, so nothing is lost."""
+    """End the process although a thread hangs. The records being handled are not committed, so none is lost."""
     try:
         LOG.critical(why, extra=fields(**details))
         named = {key: details.get(f"read{key.title()}", details.get(key)) for key in ("topic", "partition", "offset")}
@@ -144,22 +147,22 @@ def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerT
         message = {"ok": False, "reason": reason, "message": f"{why}: {details}", "records": records}
         write_termination(json.dumps(message))
         sys.stderr.flush()
-    finally:  # also where nothing can be written, such as on a full disk
+    finally:  # exit even if writing fails, for example on a full disk
         os._exit(EXIT_HUNG)
 
 
 def bound_exit(code: int, patience_s: float = EXIT_PATIENCE_S) -> None:
-    """Have this process end with `code` in time, now that its work is done.
+    """Ensure that this process, whose work is done, exits with `code` within `patience_s` seconds.
 
-    The interpreter waits for every thread that is no daemon and calls what was registered for the exit: both are code
-    of the application, and may take for ever.
+    The interpreter waits for all non-daemon threads and calls exit functions. Both run code of the application, which
+    may never return.
     """
 
     def end() -> None:
         time.sleep(patience_s)
         try:
             kept = [each.name for each in threading.enumerate() if not each.daemon and each.is_alive()]
-            LOG.warning("the application keeps the process from its end, which is forced", extra=fields(threads=kept))
+            LOG.warning("the application prevents the exit; forcing it", extra=fields(threads=kept))
             sys.stdout.flush()
             sys.stderr.flush()
         finally:
@@ -169,23 +172,21 @@ def bound_exit(code: int, patience_s: float = EXIT_PATIENCE_S) -> None:
 
 
 def report_result(result: Mapping[str, object]) -> None:
-    """Print a command's result as the last line of standard output, and leave it as the termination message."""
+    """Print a command's result as the last line of standard output, and write it as the termination message."""
     text = json.dumps(result, ensure_ascii=False)
     print(text, flush=True)
     write_termination(text)
 
 
 def write_termination(text: str, path: Path = TERMINATION_LOG) -> None:
-    """Write the termination message for the kubelet; only a container has that file, so it is never created."""
+    """Write the termination message for the kubelet. A missing file is not created: only a container has it."""
     if path.exists():
         path.write_text(text, encoding="utf-8")
 
 
 class LastWord:
-    """Writes the termination message ahead of time. `open` before the handler is called, `close` at an orderly end.
-
-    Outside of a container there is no such message, and nothing is written. Any thread.
-    """
+    """Writes the termination message in advance, in a container only. Call `open` before the first handler call, and
+    `close` at an orderly end. Any thread."""
 
     def __init__(self, clock: Clock, path: Path = TERMINATION_LOG, marker: Path = ALIVE_MARKER) -> None:
         self._clock = clock
@@ -193,25 +194,23 @@ class LastWord:
         self._marker = marker
         self._lock = threading.Lock()
         self._file: int | None = None
-        self._suspect_until = float("-inf")
+        self._record_until = float("-inf")
         self._in_hand: dict[int, Record] = {}
         self._seen: Record | None = None
         self._written = b""
 
     def open(self) -> None:
-        """Find out whether a process died here before. A container without these files goes on without them."""
+        """Check for the marker of a process that died."""
         if not self._path.exists():
             return
-        try:
+        with suppress(OSError):
             if self._marker.exists():
-                self._suspect_until = self._clock.monotonic() + SUSPICION_S
+                self._record_until = self._clock.monotonic() + RECORD_CALLS_S
             self._marker.touch()
             self._file = os.open(self._path, os.O_WRONLY)
-        except OSError:
-            self._file = None
 
     def close(self) -> None:
-        """Clear the message, because the process ends in order. Idempotent."""
+        """Clear the message at an orderly end. Idempotent."""
         with self._lock:
             if self._file is not None:
                 self._write(())
@@ -219,8 +218,8 @@ class LastWord:
                 self._file = None
                 self._marker.unlink(missing_ok=True)
 
-    def look(self, held: Iterable[Record | None]) -> None:
-        """Take the records in hand now, several times a second: one is noted once it was seen at two looks."""
+    def record_held(self, held: Iterable[Record | None]) -> None:
+        """Write the first of the records being handled if the last call, a moment ago, saw the same record."""
         if self._file is None or self._in_hand:
             return
         record = next((each for each in held if each is not None), None)
@@ -228,27 +227,27 @@ class LastWord:
             self._write(() if record is None or record is not self._seen else (record,))
         self._seen = record
 
-    def noting(self, handler: Handler) -> Handler:
-        """The handler; where a process died here before, one that notes each record before it is called with it."""
-        if self._file is None or self._clock.monotonic() >= self._suspect_until:
+    def recording(self, handler: Handler) -> Handler:
+        """Return the handler. For a time after a death, the returned handler first writes its record to the message."""
+        if self._file is None or self._clock.monotonic() >= self._record_until:
             return handler
         call = handler.call
 
-        def noted(argument: Any) -> Any:
-            with self._noted(argument):
+        def recorded(argument: Any) -> Any:
+            with self._recorded(argument):
                 return call(argument)
 
-        async def noted_async(argument: Any) -> Any:
-            with self._noted(argument):
+        async def recorded_async(argument: Any) -> Any:
+            with self._recorded(argument):
                 return await call(argument)
 
-        return replace(handler, call=noted_async if handler.asynchronous else noted)
+        return replace(handler, call=recorded_async if handler.asynchronous else recorded)
 
     @contextmanager
-    def _noted(self, argument: Any) -> Iterator[None]:
-        """Name the record of a call in the message until the call is over."""
+    def _recorded(self, argument: Any) -> Iterator[None]:
+        """Name the record of a call in the message until the call ends."""
         record = argument[0] if isinstance(argument, list) and argument else argument
-        if not isinstance(record, Record) or self._clock.monotonic() >= self._suspect_until:
+        if not isinstance(record, Record) or self._clock.monotonic() >= self._record_until:
             yield
             return
         with self._lock:
@@ -262,22 +261,20 @@ class LastWord:
                 self._write(self._in_hand.values())
 
     def _write(self, records: Iterable[Record]) -> None:
-        """Replace the message; with the lock held. A disk that refuses it must not end the worker."""
+        """Replace the message. The caller holds the lock. A failing disk must not end the worker."""
         text = last_word(list(records))
         if self._file is None or text == self._written:
             return
-        try:
+        with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, text, 0)
-        except OSError:
-            return
-        self._written = text
+            self._written = text
 
 
 def last_word(records: list[Record]) -> bytes:
-    """The termination message of a process that dies with these records in hand; empty without any."""
+    """Return the termination message of a process that dies while it handles these records; empty without records."""
     if not records:
         return b""
     named = [place_of(each)._asdict() for each in records[:NAMED_MAX]]
-    message = "the process died while its handler was called"
+    message = "the process died during a handler call"
     return json.dumps({"ok": False, "reason": REASON, "message": message, "records": named}).encode()

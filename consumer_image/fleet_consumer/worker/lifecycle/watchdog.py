@@ -1,16 +1,12 @@
 """The watchdog: the thread that passes on signals and detects handlers that do not return.
 
-A synchronous handler cannot be cancelled from outside, so nothing here tries. It is *seen*: past its time-out the
-worker names the record, and past the group's poll interval, when the membership is gone anyway, the process ends so
-that a fresh one can take its place.
+A synchronous handler cannot be cancelled from outside. After the handler's timeout the worker reports the record. After
+the group's poll interval, when the membership is lost anyway, the process ends so that a new one replaces it.
 
-The loop only stores the record it is about to handle (one attribute, no clock, no lock), and executors show their
-calls. A thread of its own looks every quarter of a second and measures how long the same object has been there.
-
-No error ends that thread: a worker without it would neither hear SIGTERM nor see a handler hang.
+The loop only stores its current record (one attribute, no clock, no lock), and executors list their calls. The watchdog
+checks every 0.25 s, and measures how long it finds the same object. No error ends its thread, because without the
+watchdog a worker would notice neither SIGTERM nor a hanging handler.
 """
-
-from __future__ import annotations
 
 import logging
 import sys
@@ -31,26 +27,27 @@ LOG = logging.getLogger("fleet_consumer.worker")
 Duty = Callable[[float], object]
 """One task of a periodic thread, called with `now` (monotonic seconds)."""
 
-LOOK_INTERVAL_S: Final = 0.25
-"""Interval of the watchdog's looks; bounds the precision of time-outs, and the delay of an ordered stop."""
+CHECK_INTERVAL_S: Final = 0.25
+"""Interval of the watchdog's checks in seconds. It may notice timeouts and signals late by this time."""
 
 CLOSE_WAIT_S: Final = 5.0
-"""Longest wait for a thread that is to end: it may be blocked in a write to a pipe that nobody reads."""
+"""Longest wait in seconds for a thread to end. The thread may be blocked in a write to a pipe that nobody reads."""
 
 IN_HAND_S: Final = 1.0
+"""Handling time in seconds after which a record that is being handled is reported."""
 IN_HAND_MAX: Final = 100
-"""Records in hand are shown that a handler has had for so long, and no more than so many."""
+"""Maximum number of records that one report lists as being handled."""
 
 STACK_FRAMES_MAX: Final = 5
-"""Innermost frames of a hung handler that are logged: enough to see which call it waits in."""
+"""Number of innermost frames of a hung handler that are logged, enough to show the call in which it waits."""
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
     """State shared by the consume loop and the watchdog.
 
-    `record` is written by the loop: the record that its handler has, None between batches. `due` is raised by the
-    watchdog once a second, and lowered by the loop, as the sign to look after what cannot wait for the batch's end.
+    The loop sets `record` to the record being handled on its thread, None between batches. The watchdog sets `due` once
+    a second; the loop clears it when it does the work that cannot wait for the end of the batch.
     """
 
     record: Record | None = None
@@ -58,7 +55,7 @@ class Watch:
 
 
 class Held(NamedTuple):
-    """A record that a handler has; `call` is the same object for as long as the same call has it."""
+    """A record that is being handled. `call` is the same object during one call."""
 
     record: Record
     call: object
@@ -67,43 +64,42 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A handler that is past its time-out with this record."""
+    """A handler call that exceeded its timeout with this record."""
 
     record: Record
     thread: int | None
     seconds: float
     over: bool
-    """True once the poll interval is over as well."""
+    """True if the poll interval is exceeded as well."""
 
 
 class InHand(NamedTuple):
-    """A record that a handler has had for so many seconds; of a batch the first."""
+    """A record that is being handled (of a batch, its first record), and the time since the call began, in seconds."""
 
     record: Record
     seconds: float
 
 
 class HangDetector:
-    """Decides, from what is seen at some times, which handlers hang. Pure: `now` is monotonic seconds.
+    """Detects hanging handlers by comparing successive checks. Pure: `now` is in monotonic seconds.
 
-    This is the progress watchdog of each partition as well: where polls do not wait for handlers, the membership
-    proves nothing, but a partition can stand still only because the call with its first unfinished record does, or
-    because its writes do not come through, which `writing` watches.
+    Hangs also reveal partitions without progress. The membership does not reveal these if polls do not wait for
+    handlers. A partition is stuck only if the call with its first unfinished record hangs, or if its writes are not
+    acknowledged, which `writing` detects.
     """
 
     def __init__(self, *, timeout_s: float, limit_s: float) -> None:
         self._timeout_s = timeout_s
         self._limit_s = limit_s
-        # By identity of the call; the call itself is kept, so that its identity is not given to another.
+        # Keyed by the identity of the call. The call is kept, so that no other object can get the same identity.
         self._seen: dict[int, tuple[Held, float]] = {}
 
     def in_hand(self, now: float) -> list[InHand]:
-        """The records of the last look that have been in hand for a while, the oldest first."""
+        """Return the records that were in a handler for at least `IN_HAND_S` at the last check, the oldest first."""
         found = [InHand(held.record, now - since) for held, since in self._seen.values() if now - since >= IN_HAND_S]
         return sorted(found, key=lambda each: -each.seconds)[:IN_HAND_MAX]
 
-    def look(self, held: Sequence[Held], now: float) -> list[Hang]:
-        """The hangs: records that their handlers have had for too long."""
+    def detect(self, held: Sequence[Held], now: float) -> list[Hang]:
         before, self._seen = self._seen, {}
         hangs = []
         for each in held:
@@ -114,8 +110,8 @@ class HangDetector:
 
 
 class PeriodicThread:
-    """A thread that carries out its duties four times a second, in order, each guarded by itself: an error is logged
-    once for each duty and class, and the next duty follows. Making one starts nothing."""
+    """A thread that runs its duties in order, four times a second. An error is logged once per duty and class, and does
+    not prevent the next duty. The constructor starts nothing."""
 
     def __init__(self, name: str, duties: Sequence[Duty], clock: Clock) -> None:
         self._name = name
@@ -133,39 +129,38 @@ class PeriodicThread:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; one whose duty does not return is left behind. Idempotent."""
+        """End the thread, or abandon it if its duty does not return. Idempotent."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(CLOSE_WAIT_S)
             self._thread = None
 
     def _run(self) -> None:
-        while not self._closed.wait(LOOK_INTERVAL_S):
+        while not self._closed.wait(CHECK_INTERVAL_S):
             now = self.beat_at = self._clock.monotonic()
             for duty in self._duties:
                 try:
                     duty(now)
-                except BaseException as error:  # whatever it is, the other duties are carried out
+                except BaseException as error:  # the other duties run after any error
                     self._log(duty, error)
 
     def _log(self, duty: Duty, error: BaseException) -> None:
         if (duty, type(error)) not in self._logged:
             self._logged.add((duty, type(error)))
-            with suppress(Exception):  # a broken log is no reason to stop either
+            with suppress(Exception):  # a broken log must not stop the thread either
                 name = getattr(duty, "__qualname__", repr(duty))
                 LOG.error(
-                    "unexpected error in a periodic thread, which goes on; it is logged once",
+                    "unexpected error in a periodic thread; the thread continues, and further errors are not logged",
                     extra=fields(thread=self._name, duty=name),
                     exc_info=error,
                 )
 
 
 class Watchdog(PeriodicThread):
-    """The thread that looks. `watched` is the identifier of the consume loop's thread, set before the start.
+    """The watchdog's thread. `watched` is the identifier of the consume loop's thread, set before the start.
 
-    `calls()` returns the calls outside of the consume loop. `duties` are carried out at every look, before the hangs
-    are: `on_hang(hang, stack)` once for each record that hangs, and once more when the hang is over the limit: the
-    owner ends the process then.
+    `calls()` returns the running calls of executors. At every check the `duties` run first. Then `on_hang(hang, stack)`
+    is called once for each hanging record, and again when the hang exceeds the limit. The owner then ends the process.
     """
 
     def __init__(
@@ -178,7 +173,7 @@ class Watchdog(PeriodicThread):
         duties: Sequence[Duty],
         on_hang: Callable[[Hang, str], None],
     ) -> None:
-        super().__init__("watchdog", [*duties, self._remind, self._look_for_hangs], clock)
+        super().__init__("watchdog", [*duties, self._remind, self._check_for_hangs], clock)
         self._watch = watch
         self._detector = detector
         self._calls = calls
@@ -190,12 +185,12 @@ class Watchdog(PeriodicThread):
         self.in_hand: tuple[InHand, ...] = ()
 
     def _remind(self, now: float) -> None:
-        """Have the loop look after what cannot wait, once a second."""
+        """Ask the loop once a second to do the work that cannot wait for the end of its batch."""
         if now - self._reminded_at >= 1.0:
             self._watch.due, self._reminded_at = True, now
 
-    def _look_for_hangs(self, now: float) -> None:
-        hangs = self._detector.look(self._held(), now)
+    def _check_for_hangs(self, now: float) -> None:
+        hangs = self._detector.detect(self._held(), now)
         self.hangs = tuple(hangs)
         self.in_hand = tuple(self._detector.in_hand(now))
         self._reported = [each for each in self._reported if any(each[0] is hang.record for hang in hangs)]
@@ -222,10 +217,8 @@ class SetupHangs(Exception):
 
 
 class SetupWatch:
-    """The handler's `setup` while it runs; it has the limits of every other call of the handler.
-
-    `running` is for the thread that waits for `setup`, `look` for the watchdog. Times are in seconds.
-    """
+    """The running `setup` of the handler, to which the limits of handler calls apply. Times are in seconds. The thread
+    that waits for `setup` uses `running`, the watchdog uses `overdue`."""
 
     def __init__(self, spec: str, *, timeout_s: float, limit_s: float, clock: Clock) -> None:
         self._spec = spec
@@ -236,29 +229,27 @@ class SetupWatch:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """One call of `setup`, until the end of the block."""
         self._began = self._clock.monotonic()
         try:
             yield
         finally:
             self._began = None
 
-    def look(self, now: float) -> tuple[SetupHangs | None, bool]:
-        """The error of a `setup` that has been running for too long, and whether the process should end for it."""
+    def overdue(self, now: float) -> tuple[SetupHangs | None, bool]:
+        """Return the error of an overdue `setup`, or None; and True if the process should end because of it."""
         began = self._began
         if began is None or now - began < min(self._timeout_s, self._limit_s):
             return None, False
         return SetupHangs(
-            f"setup of handler {self._spec!r} has not returned after {now - began:.0f} s. Give what it waits for "
-            f"time-outs of its own, or raise consumer.maxPollIntervalSeconds ({self._limit_s:g} s), after which the "
-            "process ends and is started again"
+            f"setup of handler {self._spec!r} has not returned after {now - began:.0f} s. Give its calls timeouts, or "
+            f"raise consumer.maxPollIntervalSeconds ({self._limit_s:g} s): after that time the process is restarted"
         ), now - began >= self._limit_s
 
 
 def stack_of(thread_id: int | None) -> str:
-    """The innermost frames of a thread, in one line."""
+    """Return the innermost frames of a thread in one line."""
     frame = sys._current_frames().get(thread_id or 0)
     if frame is None:
-        return "(the handler's thread is gone)"
+        return "(the handler's thread has ended)"
     places = traceback.extract_stack(frame)[-STACK_FRAMES_MAX:]
     return " < ".join(f"{place.name} ({place.filename}:{place.lineno})" for place in reversed(places))

@@ -1,9 +1,7 @@
-"""Documents of a YAML file, read as strictly as by kubectl.
+"""Documents of a YAML file, parsed as strictly as by kubectl.
 
-The only module of the worker that needs PyYAML, which its image lacks: import it only to read a file.
+This is the only module of the worker that needs PyYAML, which the image lacks. Import it only to read a file.
 """
-
-from __future__ import annotations
 
 from typing import Any, Final
 
@@ -13,7 +11,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a repeated field; PyYAML would use its last value."""
+    """Refuses a repeated field. PyYAML would silently use its last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -21,18 +19,20 @@ class _Loader(yaml.SafeLoader):
             if key.tag == MERGE or not isinstance(key, yaml.ScalarNode):
                 continue
             if key.value in seen:
-                raise yaml.constructor.ConstructorError(problem=f"{key.value!r} twice", problem_mark=key.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the field {key.value!r} is repeated", problem_mark=key.start_mark
+                )
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def documents(text: str) -> list[Any]:
-    """The non-empty documents. Raises ValueError with a message of one line for the file's author."""
+    """Return the documents that are not empty. Raises ValueError with a one-line message."""
     try:
         return [found for found in yaml.load_all(text, _Loader) if found is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = "" if mark is None else f" in line {mark.line + 1}"
-        raise ValueError(f"is not YAML that can be read: {error.problem}{where}") from error
+        raise ValueError(f"is not valid YAML: {error.problem}{where}") from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"is not YAML that can be read: {' '.join(str(error).split())}") from error
+        raise ValueError(f"is not valid YAML: {' '.join(str(error).split())}") from error

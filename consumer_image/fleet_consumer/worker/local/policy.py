@@ -1,6 +1,4 @@
-"""Retry policy of a local run: read from a RetryPolicy's manifest, or made from a list of delays."""
-
-from __future__ import annotations
+"""Retry policy of a local run, from a RetryPolicy's manifest or a list of delays."""
 
 import argparse
 import json
@@ -19,19 +17,19 @@ KIND: Final = "RetryPolicy"
 NAME: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME_CHARACTERS_MAX: Final = 63
 SHORT_NAME: Final = "local"
-"""Name of a policy made from delays alone, as records' headers have it."""
+"""Name of a policy that was made from a list of delays. The headers of records contain it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPolicy:
-    """One policy as the operator would publish it; `content` is that of its only revision."""
+    """One policy, as the operator would publish it. `content` is that of its only revision."""
 
     name: str
     content: Mapping[str, Any]
 
     @property
     def sequence(self) -> tuple[str, ...]:
-        """The delays in the order of the attempts, canonical texts."""
+        """The delays as canonical strings, in the order of the attempts."""
         return tuple(self.content["sequence"])
 
     @property
@@ -40,7 +38,7 @@ class LocalPolicy:
 
 
 def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
-    """The policy of the options `--retry` and `--retry-policy`; None without either. Raises SettingsInvalid."""
+    """Return the policy of `--retry` or `--retry-policy`; None if neither is set. Raises SettingsInvalid."""
     if options.retry is not None and options.retry_policy is not None:
         raise SettingsInvalid("--retry", "cannot be given together with --retry-policy; give one of the two")
     if options.retry is not None:
@@ -55,7 +53,7 @@ def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
 
 
 def read_manifest(path: str) -> dict[str, Any]:
-    """The one RetryPolicy among a file's documents. Raises SettingsInvalid."""
+    """Return the only RetryPolicy among a file's documents. Raises SettingsInvalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -65,25 +63,25 @@ def read_manifest(path: str) -> dict[str, Any]:
         if not isinstance(document, dict) or "kind" not in document or "apiVersion" not in document:
             raise SettingsInvalid(
                 "",
-                "holds a document that is no Kubernetes object: write `apiVersion: "
+                "holds a document that is not a Kubernetes object: write `apiVersion: "
                 f"{API_VERSION}`, `kind: {KIND}` and `metadata: {{name: …}}` above the rules, and the rules under "
                 "`spec:`; for delays alone, --retry 5s,5s,30s is enough",
             )
     found: list[dict[str, Any]] = [document for document in documents if document["kind"] == KIND]
     if len(found) != 1:
-        raise SettingsInvalid("", f"holds {len(found)} objects of kind {KIND}; exactly one must be there")
+        raise SettingsInvalid("", f"holds {len(found)} objects of kind {KIND}; it must hold exactly one")
     return found[0]
 
 
 def _documents(text: str) -> list[Any]:
-    """YAML documents; without PyYAML one JSON document."""
+    """Return the YAML documents in a text; without PyYAML, the text's only JSON document. Raises SettingsInvalid."""
     try:
         from fleet_consumer.worker.local.manifest import documents
     except ImportError:
         try:
             return [json.loads(text)]
         except (ValueError, RecursionError) as error:
-            problem = "is no JSON, and YAML needs PyYAML: `pip install pyyaml`, or use --retry 5s,5s,30s"
+            problem = "is not JSON, and YAML needs PyYAML: `pip install pyyaml`, or use --retry 5s,5s,30s"
             raise SettingsInvalid("", problem) from error
     try:
         return documents(text)
@@ -92,12 +90,12 @@ def _documents(text: str) -> list[Any]:
 
 
 def parse_manifest(manifest: dict[str, Any]) -> LocalPolicy:
-    """The policy of a RetryPolicy object. Raises SettingsInvalid for the first bad field found."""
+    """Return the policy of a RetryPolicy object. Raises SettingsInvalid for the first invalid field."""
     if manifest["apiVersion"] != API_VERSION:
         raise SettingsInvalid("apiVersion", f"is {manifest['apiVersion']!r}; this version reads {API_VERSION}")
     unknown = sorted(str(name) for name in manifest if name not in ("apiVersion", "kind", "metadata", "spec", "status"))
     if unknown:
-        raise SettingsInvalid(unknown[0], "is no field of a RetryPolicy")
+        raise SettingsInvalid(unknown[0], "is not a field of a RetryPolicy")
     name = manifest_section(manifest.get("metadata"), "metadata").text("name")
     if len(name) > NAME_CHARACTERS_MAX or re.fullmatch(NAME, name) is None:
         raise SettingsInvalid(
@@ -107,5 +105,5 @@ def parse_manifest(manifest: dict[str, Any]) -> LocalPolicy:
     spec = manifest.get("spec")
     budget = spec.get("budget") if isinstance(spec, dict) else None
     if isinstance(budget, dict) and "action" not in budget:
-        raise SettingsInvalid("spec.budget.action", "must be given where spec.budget is: Pause, Fail or None")
+        raise SettingsInvalid("spec.budget.action", "is required with spec.budget: Pause, Fail or None")
     return LocalPolicy(name, expand_policy(spec, "spec"))

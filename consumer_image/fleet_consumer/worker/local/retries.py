@@ -1,11 +1,9 @@
-"""The retry worker of a local run: a second process, as it is a separate pod in a cluster.
+"""The retry worker of a local run: a second process, in place of the separate pods of a cluster.
 
-A process and not a thread, because a handler may rely on one call at a time and one `setup` in its process. Settings
-and policies pass through a shared folder, counts come back through it. The retry process runs while its standard input
-is open: the main process closes it, and its death closes it as well.
+It is not a thread, because a handler may rely on one call at a time and on one `setup` per process. A shared folder
+holds settings and policies, and the counts that the retry process writes. The retry process runs until its standard
+input closes, which happens when the main process stops it or dies.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -42,21 +40,21 @@ LOG = logging.getLogger("fleet_consumer.worker")
 COUNTS_FILE: Final = "counts.json"
 
 REPORT_S: Final = 0.5
-"""Interval of the retry process's counts."""
+"""Interval in seconds at which the retry process writes its counts."""
 KILL_GRACE_S: Final = 10.0
-"""Wait beyond drain and close; the retry process's own watchdog has ended it by then."""
+"""Time in seconds after the drain and close timeouts, within which the retry process's own watchdog should end it."""
 SIGNALLED: Final = 128
-"""Exit code of a process ended by a signal: this plus the signal, as in a shell."""
+"""Added to a signal's number, it gives the exit code of a process that the signal ended, as in a shell."""
 
 COUNT_S: Final = 2.0
-"""Interval of the count."""
+"""Interval in seconds at which waiting records are counted."""
 ANSWER_S: Final = 10.0
-"""Timeout of a request; without an answer the count is unknown."""
+"""Timeout of a request in seconds. Without a response the count is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of deliveries in the retry process, and its current error."""
+    """Deliveries in the retry process by outcome, and its current error."""
 
     done: int = 0
     failed: int = 0
@@ -66,10 +64,10 @@ class Counts:
 
 
 class Waiting:
-    """Count of the records that wait in a group's retry and redrive topics, those of earlier runs included.
+    """Counts the records that wait in a group's retry and redrive topics, including those of earlier runs.
 
-    A thread keeps it, from the brokers' offsets. `flow` maps these topics to their partition counts. The constructor
-    starts nothing.
+    After `start`, a thread computes the number from the brokers' offsets. `flow` maps these topics to their partition
+    counts.
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, flow: Mapping[str, int]) -> None:
@@ -80,20 +78,20 @@ class Waiting:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="waiting-count", daemon=True)
         self.count: int | None = None
-        """The last count; None while unknown."""
+        """The last result; None while unknown."""
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, at the latest after a request's timeout, and count a last time."""
+        """Stop the thread, which takes at most the timeout of a request, and count a last time."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
         self.count = self.ask()
 
     def ask(self) -> int | None:
-        """Current count; None without an answer in time."""
+        """Return the current number; None if the brokers do not respond in time."""
         with Consumer(self._settings) as consumer:
             return self._ask(consumer)
 
@@ -102,9 +100,9 @@ class Waiting:
             while not self._closed.is_set():
                 try:
                     self.count = self._ask(consumer)
-                except Exception:  # the thread's end would go unnoticed, and an old count would stand for a new one
+                except Exception:  # a dead thread would leave an outdated count
                     self.count = None
-                    LOG.exception("unexpected error while waiting records are counted; it is tried again")
+                    LOG.exception("unexpected error while counting waiting records; retrying")
                 self._closed.wait(COUNT_S)
 
     def _ask(self, consumer: Consumer) -> int | None:
@@ -119,25 +117,26 @@ class Waiting:
 
 
 class RetryProcess:
-    """The retry process, seen from the main process: a context manager that starts and stops it.
+    """Context manager in the main process that starts and stops the retry process.
 
-    `folder` holds the settings, whose drain time is `drain_s`. If it ends by itself, the main worker is drained too.
+    `folder` holds the settings, `drain_s` is their drain timeout in seconds. If the retry process ends early, the main
+    worker drains.
     """
 
     def __init__(self, folder: Path, drain_s: float, waiting: Waiting) -> None:
         self._folder = folder
         self._patience_s = drain_s + CLOSE_TIMEOUT_S + KILL_GRACE_S
-        self._waiting = waiting
+        self.waiting = waiting
         self._process: subprocess.Popen[bytes] | None = None
         self._expected = False
         self._code: int | None = None
 
-    def __enter__(self) -> RetryProcess:
-        # -P keeps the current folder off the import path; the handler's folder comes from the settings. The separate
-        # process group leaves Ctrl-C to the main process, which stops this one in order.
+    def __enter__(self) -> "RetryProcess":
+        # -P keeps the current folder off the import path; the settings name the handler's folder. The separate process
+        # group ensures that Ctrl-C reaches only the main process, which then stops the retry process cleanly.
         command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local.retries", str(self._folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
-        self._waiting.start()
+        self.waiting.start()
         return self
 
     def __exit__(
@@ -147,35 +146,30 @@ class RetryProcess:
 
     @property
     def counts(self) -> Counts:
-        """Its last written counts."""
+        """The counts that the retry process wrote last."""
         try:
             return Counts(**json.loads((self._folder / COUNTS_FILE).read_text()))
         except (OSError, ValueError, TypeError):
             return Counts()
 
-    @property
-    def waiting(self) -> int | None:
-        """Number of waiting records; None while unknown."""
-        return self._waiting.count
-
-    def look(self) -> None:
-        """Check that it still runs. Any thread but the main one."""
+    def check_running(self) -> None:
+        """Drain the main worker if the retry process has ended. Any thread except the main one."""
         assert self._process is not None, "it was started"
         code = self._process.poll()
         if code is not None and not self._expected:
             self._expected = True
             end_main_thread()
-            message = f"the retry worker has ended with exit code {_exit_code(code)}, so this one stops as well"
+            message = f"the retry worker has ended with exit code {_exit_code(code)}, so the main worker stops as well"
             print(f"fleet-consumer: RetryWorkerEnded: {message}", file=sys.stderr)
 
     def stop(self) -> int:
-        """End it and return its exit code. Idempotent. It is killed if it does not end in time."""
+        """End the retry process, by SIGKILL if it takes too long, and return its exit code. Idempotent."""
         process = self._process
         assert process is not None, "it was started"
         assert process.stdin is not None, "it is a pipe"
         if self._code is None:
             self._expected = True
-            # A byte, not only the close: forks of a handler hold the pipe open.
+            # Sends a byte as well as closing the pipe, because processes that a handler forked may keep the pipe open.
             with contextlib.suppress(OSError):
                 process.stdin.write(b"\n")
                 process.stdin.close()
@@ -185,7 +179,7 @@ class RetryProcess:
                 process.kill()
                 code = process.wait()
             self._code = _exit_code(code)
-            self._waiting.close()
+            self.waiting.close()
         return self._code
 
 
@@ -199,12 +193,12 @@ def end_main_thread() -> None:
     assert ident is not None, "the main thread runs"
     if hasattr(signal, "pthread_kill"):
         signal.pthread_kill(ident, signal.SIGTERM)
-    else:  # Windows: noted at the main thread's next step
+    else:  # Windows: the main thread handles the signal at its next step
         signal.raise_signal(signal.SIGTERM)
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the retry process's files; returns the settings of both processes."""
+    """Write the retry process's files, and return the settings that both processes use."""
     policy_file = folder / POLICIES_FILE
     policy_file.write_text(json.dumps(policies))
     complete = {**settings, "retry": {"policyFile": str(policy_file)}}
@@ -213,9 +207,9 @@ def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, An
 
 
 class RetryReport:
-    """Writer of the retry process's counts for the main process."""
+    """Writes the retry process's counts for the main process."""
 
-    def __init__(self, folder: Path, lifeline: Lifeline) -> None:
+    def __init__(self, folder: Path, lifeline: "Lifeline") -> None:
         self._path = folder / COUNTS_FILE
         self._lifeline = lifeline
         self._due_at = float("-inf")
@@ -224,42 +218,40 @@ class RetryReport:
     def watch(self, state: WorkerState) -> None:
         self._state = state
 
-    def look(self, now: float) -> None:
-        """Write the counts when they are due, and look after the main process. Called several times a second."""
-        self._lifeline.look()
+    def tick(self, now: float) -> None:
+        """Write the counts if due, and check the main process. Called several times a second."""
+        self._lifeline.check_parent()
         if now >= self._due_at:
             self._due_at = now + REPORT_S
             self.write()
 
     def write(self) -> None:
-        """Write the counts in one step, so that no reader sees half of them. Without the folder there is no reader."""
+        """Write the counts atomically. Errors are ignored: without the folder, nobody reads the counts."""
         counts = Counts()
         if self._state is not None:
             stats, error = self._state.stats, current_error(self._state)
             counts = Counts(stats.done, stats.failed, stats.dropped, stats.retried, "" if error is None else str(error))
         fresh = self._path.with_suffix(".new")
-        try:
+        with contextlib.suppress(OSError):
             fresh.write_text(json.dumps(asdict(counts)))
             fresh.replace(self._path)
-        except OSError:
-            return
 
 
 class Lifeline:
-    """Orderly end of the retry process when its standard input closes or delivers a byte, or its parent is gone."""
+    """Shuts the retry process down cleanly when its standard input closes or delivers a byte, or its parent exits."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._parent = os.getppid()
         self.cut = False
-        """True if no byte came: the main process is gone and reads no counts."""
+        """True if the main process has ended, so that nobody reads the counts."""
 
     def hold(self) -> None:
-        """Start watching; returns at once."""
+        """Start to watch standard input; returns at once."""
         threading.Thread(target=self._wait, name="lifeline", daemon=True).start()
 
-    def look(self) -> None:
-        """See whether the main process is gone: forks of its handler hold the pipe open beyond its end."""
+    def check_parent(self) -> None:
+        """Check the main process itself: children forked by its handler may keep the pipe open after its end."""
         if not self.cut and os.getppid() != self._parent:
             self.cut = True
             end_main_thread()
@@ -267,12 +259,11 @@ class Lifeline:
     def _wait(self) -> None:
         try:
             self.cut = not self._stream.read(1)
-        finally:  # an input that cannot be read says no more than a closed one
+        finally:  # an unreadable input counts as closed
             end_main_thread()
 
 
 def main(arguments: list[str]) -> int:
-    """Run the retry process; returns its exit code."""
     folder = Path(arguments[0])
     signal.signal(signal.SIGTERM, end_before_work)
     outlive_readers()

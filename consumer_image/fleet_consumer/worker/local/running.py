@@ -1,11 +1,9 @@
-"""`fleet-consumer run --local`: a handler on the user's machine, run as in a worker's pod.
+"""`fleet-consumer run --local`: runs a handler on the user's machine as in a worker's pod.
 
-The options become the settings that the operator would write, and the same process runs them after the same check.
-Managed topics are created here in place of the operator; if that fails nothing is started, because a failed record
-would have nowhere to go. With a retry policy a second process is the retry worker (`retries`).
+The options become the settings that the operator would write, with the same check and the same worker. This module
+creates the managed topics. If that fails nothing starts, because failed records would have no topic. With a retry
+policy, a second process is the retry worker (`retries`).
 """
-
-from __future__ import annotations
 
 import argparse
 import ast
@@ -40,19 +38,20 @@ from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1
-"""Commit interval, shorter than in a cluster: one member costs brokers little, and commits date the count of waiting
-records."""
+"""Commit interval in seconds, shorter than in a cluster, because the shown number of waiting records is computed from
+commits."""
 
 TERMINAL_EVERY_S: Final = 1.0
 PLAIN_EVERY_S: Final = 10.0
-"""Interval of the progress line: overwritten on a terminal, a line of its own elsewhere."""
+"""Interval of the progress line in seconds on streams other than a terminal, where each line is appended. On a terminal
+it is `TERMINAL_EVERY_S`, and the line is overwritten."""
 
 
 def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Check, create the topics and run until Ctrl-C; returns the exit code. Prints an error in one line."""
+    """Check the settings, create topics, and run until Ctrl-C; return the exit code. Prints an error on one line."""
     try:
         return _run(options, environment)
-    except KeyboardInterrupt:  # before the worker handles signals itself
+    except KeyboardInterrupt:  # Ctrl-C before the worker handles signals itself
         return EXIT_INTERRUPTED
 
 
@@ -95,9 +94,9 @@ def _run_with_retries(
     managed: Managed,
     waiting: Waiting,
     environment: Mapping[str, str],
-    progress: ProgressPrinter,
+    progress: "ProgressPrinter",
 ) -> int:
-    """Run both roles until Ctrl-C. The main one ends first: no record may fail without a retry worker."""
+    """Run both roles until Ctrl-C. The main worker is stopped first, because its failed records need a retry worker."""
     revision = naming.content_hash(policy.content)
     policies = render_policies(
         policy.name,
@@ -118,7 +117,7 @@ def _run_with_retries(
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """The options as the content of worker.json. Raises SettingsInvalid."""
+    """Return the content of worker.json for these options. Raises SettingsInvalid."""
     connection = connection_of(options)
     if bool(options.topic) == (options.topic_pattern is not None):
         raise SettingsInvalid("--topic", "give --topic (once or more) or --topic-pattern")
@@ -164,7 +163,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """The `handler` of the settings, and its name."""
+    """Return the `handler` section of the settings, and the handler's name. Raises SettingsInvalid."""
     if options.local.startswith("http://"):
         url = urlsplit(options.local)
         if url.hostname not in ("localhost", "127.0.0.1") or url.port is None:
@@ -174,7 +173,7 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     name, _, attribute = options.local.partition(":")
     parts = name.split(".")
     if attribute and parts[-1] != "py" and all(part.isidentifier() for part in parts):
-        # As the callable of a fleet, from the working directory.
+        # A callable as in a fleet's spec, imported from the working directory.
         return {"python": {"callable": options.local, "path": str(Path.cwd())}, "http": None}, parts[-1]
     file = Path(name).resolve()
     if file.suffix != ".py" or not file.stem.isidentifier():
@@ -187,7 +186,8 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _default_callable(file: Path) -> str:
-    """`handle_batch` if the file has one and no `handle`. The import reports a file that cannot be parsed."""
+    """Return `handle_batch` if the file defines it and not `handle`, otherwise `handle`. If the file cannot be parsed,
+    return `handle`; the import then reports the error."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError):
@@ -213,9 +213,9 @@ def _refuse(result: CheckResult) -> int:
 
 
 class ProgressPrinter:
-    """Progress line of a run, written to `stream` periodically; sums both processes if there are `retries`.
+    """Writes the progress line of a run to `stream` periodically; with `retries`, it shows the sums of both processes.
 
-    It also ends the run, in order, when the reader of one of `outputs` is gone: nobody sees it any more.
+    It also ends the run cleanly when the reader of one of `outputs` has closed the stream.
     """
 
     def __init__(self, now: Callable[[], float], stream: TextIO, outputs: Sequence[Output] = ()) -> None:
@@ -233,32 +233,32 @@ class ProgressPrinter:
     def watch(self, state: WorkerState) -> None:
         self._stats, self._state = state.stats, state
 
-    def look(self, now: float) -> None:
-        """Write the line when it is due. Called several times a second."""
+    def tick(self, now: float) -> None:
+        """Write the line if due. Called several times a second."""
         if not self._ended and any(output.unread() for output in self._outputs):
             self._ended = True
             end_main_thread()
         if self.retries is not None:
-            self.retries.look()
+            self.retries.check_running()
         if now >= self._due_at:
             self._due_at = now + self._every_s
             line = self.line() + self._rate(now)
             if self._terminal:
-                # The cursor goes back, so that what is written next, a log line or a handler's print, takes its place.
+                # The cursor returns to the start of the line, so that a log line or a handler's print overwrites it.
                 columns = shutil.get_terminal_size((100, 24)).columns
                 line = f"\r{ERASE_LINE}{line[: columns - 1]}\r"
             self._stream.write(line if self._terminal else f"{line}\n")
             self._stream.flush()
 
     def end(self) -> None:
-        """Remove the last line from a terminal, and print the final counts."""
+        """Erase the line on a terminal, and print the final counts."""
         if self._terminal:
             self._stream.write(ERASE_LINE)
             self._stream.flush()
         print(self.line())
 
     def _rate(self, now: float) -> str:
-        """Records that ended since the line before, in a second: both processes' together."""
+        """Return, as text, the records per second of both processes since the previous line."""
         counts = (self._stats, Counts() if self.retries is None else self.retries.counts)
         ended = sum(each.done + each.failed + each.dropped for each in counts)
         before, self._before = self._before, (now, ended)
@@ -267,7 +267,7 @@ class ProgressPrinter:
         return f" rate={(ended - before[1]) / (now - before[0]):.1f}/s"
 
     def line(self) -> str:
-        """Counts of records by outcome, and the state of the membership."""
+        """Return the numbers of records by outcome, and the state of the membership."""
         stats, session = self._stats, self._state.session if self._state is not None else None
         counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
@@ -282,7 +282,7 @@ class ProgressPrinter:
         )
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
-        """Counts of both processes, and the retry worker's error."""
+        """Return the counts of both processes as text, and the retry worker's error."""
         later = Counts() if self.retries is None else self.retries.counts
         counts = (
             f"done={stats.done + later.done} failed={stats.failed + later.failed} "
@@ -290,14 +290,14 @@ class ProgressPrinter:
         )
         if self.retries is not None:
             counts += f" retried={stats.retried + later.retried}"
-            if self.retries.waiting is not None:  # unknown until brokers have been asked
-                counts += f" waiting={self.retries.waiting}"
+            if (count := self.retries.waiting.count) is not None:  # unknown until the brokers have responded
+                counts += f" waiting={count}"
         return counts, later.error
 
 
 def _lag(session: Session) -> str:
-    """Records that are not committed, of all partitions; nothing while the brokers have not told the ends of all."""
+    """Return the lag of all partitions as text; empty while any end offset is unknown."""
     partitions = dict(session.loop.partitions)
-    ends = session.loop.ends.look(partitions) if partitions else {}
+    ends = session.loop.ends.current(partitions) if partitions else {}
     lags = [lag_of(partition, ends.get(each)) for each, partition in partitions.items()]
     return "" if not lags or None in lags else f" lag={sum(filter(None, lags))}"

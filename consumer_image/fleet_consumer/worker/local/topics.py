@@ -1,10 +1,8 @@
-"""Creation and correction of a local run's managed topics, as the operator does it for a group in a cluster.
+"""Creation and correction of a local run's managed topics, in place of the operator.
 
-Retention is never lowered here: an earlier run may have left records that wait under another policy. Topics of earlier
-runs' delays are still read.
+Retention is never lowered, because records of an earlier run may wait under another policy. The retry topics of that
+policy are still read.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -27,15 +25,7 @@ from fleet_consumer.contract.managed_topics import (
 )
 from fleet_consumer.contract.worker_config import WorkerConfig
 from fleet_consumer.net import NetError, NetworkClient
-from fleet_consumer.wire.admin import (
-    TOPIC_RESOURCE,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    set_topics,
-)
+from fleet_consumer.wire import admin
 from fleet_consumer.wire.errors import ErrorCode, describe
 from fleet_consumer.wire.topics import MetadataResponseTopic
 from fleet_consumer.worker.config.role import retry_topics
@@ -44,24 +34,27 @@ from fleet_consumer.worker.local.policy import LocalPolicy
 
 REQUEST_TIMEOUT_S: Final = 10.0
 SETTLE_S: Final = 60.0
-"""Timeout until brokers know a created topic: less than a second, unless the machine is busy."""
+"""Timeout in seconds until the brokers know a created topic. Usually this takes less than a second."""
 SETTLE_POLL_S: Final = 0.1
 
 CREATED: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
-"""Answers after which a topic exists, or will: a broker that runs out of time still creates it."""
+"""Error codes after which a topic exists or will exist. After a timeout, the broker still creates the topic."""
 NEVER_LOWERED: Final = frozenset({RETENTION, SIZE})
 
 
 class TopicsUnusable(Exception):
-    """A managed topic does not exist and cannot be created, or exists and cannot be used."""
+    """A managed topic does not exist and cannot be created, or it exists and cannot be used."""
 
     reason = "TopicNotCreated"
 
 
 @dataclass(frozen=True, slots=True)
 class Managed:
-    """A group's managed topics as they are. `flow` maps the topics that its retry worker reads to their partition
-    counts, `delays` are the canonical texts of their delays, `max_message_bytes` is the limit of a written record."""
+    """A group's existing managed topics.
+
+    `flow` maps the topics of the retry worker to their partition counts. `delays` are the delays of these topics as
+    canonical strings. `max_message_bytes` is the size limit of a written record.
+    """
 
     delays: tuple[str, ...]
     max_message_bytes: int
@@ -69,8 +62,10 @@ class Managed:
 
 
 def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Clock) -> Managed:
-    """Create and correct the group's topics. Without a policy only the failed topic is created, and the flow is what
-    earlier runs left. Raises TopicsUnusable."""
+    """Create and correct the group's topics. Raises TopicsUnusable.
+
+    Without a policy this creates only the failed topic, and `flow` has the topics of earlier runs.
+    """
     try:
         with closing(NetworkClient(connection_settings(config.brokers, config.name), clock)) as client:
             return _Preparation(config, policy, client, clock).run()
@@ -79,7 +74,7 @@ def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Cloc
 
 
 class _Preparation:
-    """One pass over the topics. Raises NetError if brokers do not answer in time."""
+    """One pass over the topics. Raises NetError and TopicsUnusable."""
 
     def __init__(self, config: WorkerConfig, policy: LocalPolicy | None, client: NetworkClient, clock: Clock) -> None:
         self._config = config
@@ -96,7 +91,7 @@ class _Preparation:
         sources = {name: count for name, count in everything.items() if self._is_source(name)}
         sequence = () if self._policy is None else self._policy.sequence
         group_id, prefix = self._config.group_id, naming.retry_topic(self._config.group_id, "")
-        # Also of existing topics: records of an earlier run may wait in them.
+        # Includes the delays of existing topics, because records of an earlier run may wait in them.
         existing = {name.removeprefix(prefix) for name in everything if name.startswith(prefix)}
         delays = sorted({*sequence, *filter(naming.is_canonical_delay, existing)}, key=naming.parse_delay)
         source_bytes, failed = self._source_bytes(sources), self._config.failed_topic
@@ -105,9 +100,8 @@ class _Preparation:
             source_max_message_bytes=source_bytes,
             failed_segment_ms=segment_ms(self._settings((failed,), (SEGMENT,)).get(failed, {})),
         )
-        # Without a policy only the failed topic.
         flow_topics = () if self._policy is None else shape.flow(group_id, delays, self._policy.total_seconds)
-        wanted = (*flow_topics, shape.failed(failed))
+        wanted = (*flow_topics, shape.failed_topic(failed))
         missing = self._missing(wanted)
         self._create(missing)
         if self._policy is not None:
@@ -126,19 +120,21 @@ class _Preparation:
         return name in self._config.topics if pattern is None else naming.pattern_matches(pattern, name)
 
     def _source_bytes(self, sources: Iterable[str]) -> int | None:
-        """Largest size limit of the sources whose settings may be read; None without any."""
+        """Return the largest size limit of those source topics whose settings can be read; None if none can be read."""
         limits = [settings.get(SIZE, "") for settings in self._settings(sources, (SIZE,)).values()]
         return max((int(limit) for limit in limits if limit.isdigit()), default=None)
 
     def _settings(self, topics: Iterable[str], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
-        """Settings by topic; topics whose settings may not be read are left out."""
+        """Return the settings by topic. Topics whose settings the principal may not read are left out."""
         resources = tuple(
-            DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=names)
+            admin.DescribeConfigsResource(
+                resource_type=admin.TOPIC_RESOURCE, resource_name=topic, configuration_keys=names
+            )
             for topic in topics
         )
         if not resources:
             return {}
-        answer = self._client.call(None, DescribeConfigsRequest(resources=resources), timeout_s=REQUEST_TIMEOUT_S)
+        answer = self._client.call(None, admin.DescribeConfigsRequest(resources=resources), timeout_s=REQUEST_TIMEOUT_S)
         return {
             result.resource_name: {each.name: each.value for each in result.configs if each.value is not None}
             for result in answer.results
@@ -153,14 +149,16 @@ class _Preparation:
         return [topic for topic in wanted if found.get(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
     def _describe(self, wanted: Iterable[WantedTopic]) -> dict[str, MetadataResponseTopic]:
-        """Metadata of topics by name, from any broker."""
+        """Return the metadata of topics by name, from any broker."""
         answer = self._client.metadata([topic.name for topic in wanted], timeout_s=REQUEST_TIMEOUT_S)
         return {topic.name: topic for topic in answer.topics if topic.name is not None}
 
     def _create(self, topics: list[WantedTopic]) -> None:
         if not topics:
             return
-        request = CreateTopicsRequest(topics=tuple(map(_creatable, topics)), timeout_ms=int(REQUEST_TIMEOUT_S * 1000))
+        request = admin.CreateTopicsRequest(
+            topics=tuple(map(_creatable, topics)), timeout_ms=int(REQUEST_TIMEOUT_S * 1000)
+        )
         for created in self._client.call(None, request, timeout_s=REQUEST_TIMEOUT_S).topics:
             if created.error_code not in CREATED:
                 why = created.error_message or describe(created.error_code)
@@ -169,21 +167,22 @@ class _Preparation:
                 )
 
     def _correct(self, topics: Iterable[WantedTopic]) -> None:
-        """Set what differs, of settings that may be read: due times rest on append times, and every record must fit."""
+        """Correct the settings that the principal may read. Due times need append times, and every record must fit the
+        size limit."""
         wanted = {topic.name: topic.configs for topic in topics}
         found = self._settings(wanted, MANAGED_SETTINGS)
         drifts = {name: drifted(wanted[name], seen, never_lowered=NEVER_LOWERED) for name, seen in found.items()}
         drifts = {name: drift for name, drift in drifts.items() if drift}
         if not drifts:
             return
-        for result in self._client.call(None, set_topics(drifts), timeout_s=REQUEST_TIMEOUT_S).responses:
+        for result in self._client.call(None, admin.set_topics(drifts), timeout_s=REQUEST_TIMEOUT_S).responses:
             if result.error_code:
                 needed = ", ".join(f"{key}={value}" for key, value in drifts[result.resource_name].items())
                 why = result.error_message or describe(result.error_code)
                 raise TopicsUnusable(f"topic {result.resource_name!r} needs {needed}, which cannot be set: {why}")
 
     def _settled(self, wanted: tuple[WantedTopic, ...]) -> dict[str, int]:
-        """Partition counts, once brokers know all topics."""
+        """Return the partition counts once the brokers know all topics."""
         deadline = self._clock.monotonic() + SETTLE_S
         while True:
             answer = self._describe(wanted)
@@ -192,18 +191,20 @@ class _Preparation:
                 return {name: len(topic.partitions) for name, topic in answer.items()}
             if self._clock.monotonic() >= deadline:
                 name, code = unsettled[0]
-                raise TopicsUnusable(f"topic {name!r} was created and is not visible: {describe(code)}; start again")
+                raise TopicsUnusable(
+                    f"topic {name!r} was created but is not visible yet: {describe(code)}; start again"
+                )
             self._client.poll(SETTLE_POLL_S)
 
     def _advice(self, name: str) -> str:
-        return "; create it, or name another with --failed-topic" if name == self._config.failed_topic else ""
+        return "; create it, or name another topic with --failed-topic" if name == self._config.failed_topic else ""
 
 
-def _creatable(topic: WantedTopic) -> CreatableTopic:
-    return CreatableTopic(
+def _creatable(topic: WantedTopic) -> admin.CreatableTopic:
+    return admin.CreatableTopic(
         name=topic.name,
         num_partitions=topic.partitions,
         replication_factor=topic.replication_factor,
         assignments=(),
-        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
+        configs=tuple(admin.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()),
     )

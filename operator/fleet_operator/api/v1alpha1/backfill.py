@@ -1,7 +1,5 @@
 """Backfill (`kbf`): runs a ConsumerGroup's handler over a bounded range of records, on Spark."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
@@ -20,7 +18,7 @@ from fleet_operator.api.v1alpha1.model import (
 )
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Longest name of a Backfill, so that the names of its Spark applications and pods stay short enough for Spark."""
+"""Maximum length of a Backfill's name, so that its Spark applications and pods get names short enough for Spark."""
 
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -35,27 +33,27 @@ SampleSize = Annotated[
         coerce_numbers_to_str=True,
     ),
 ]
-"""A share such as 0.5%, or a number of offsets."""
+"""The size of a sample: a share of the range such as 0.5%, or a number of offsets."""
 
 SPARK_CONF: Final = (
     r"^spark[.](memory|network|rpc|shuffle|storage|reducer|io|broadcast|locality|cleaner"
     r"|sql[.](catalog|execution[.]arrow|files|parquet|adaptive|shuffle)|hadoop[.](fs[.](s3a|gs|azure)|parquet))"
     r"[.][A-Za-z0-9_.-]+$|^spark[.](task[.]maxFailures|executor[.]heartbeatInterval|driver[.]maxResultSize)$"
 )
-"""Names of Spark's settings that users may give, as in the CRD. Not among them are those that reach beyond the pods:
-service accounts, volumes, images, files and classes of whoever submits."""
+"""Spark settings that users may set, as in the CRD. Settings that affect more than the run's pods are not allowed, such
+as service accounts, volumes, images, and the submitter's files and classes."""
 
 
 class Source(Model):
-    """A topic, and the partitions of it; None for the group's only topic, and for all partitions."""
+    """The source topic (None: the only topic of the group) and its partitions (None: all partitions)."""
 
     topic: TopicName | None = None
     partitions: Annotated[tuple[PartitionNumber, ...], Field(min_length=1, max_length=5000)] | None = None
 
 
 class TimeRange(Model):
-    """Times in RFC 3339, the end exclusive. Records are looked for until one is `late_seconds` after the end, or to the
-    end of the log."""
+    """A range of times (RFC 3339); the end is exclusive. A partition is read up to its first record at or after
+    the end plus `late_seconds`, or up to the log end if that is None."""
 
     from_: Annotated[str, Field(alias="from")]
     to: str
@@ -63,7 +61,7 @@ class TimeRange(Model):
 
 
 class PartitionRange(Model):
-    """Offsets of one partition, the end exclusive."""
+    """A range of offsets in one partition; the end is exclusive."""
 
     partition: PartitionNumber
     from_: Annotated[Offset, Field(alias="from")]
@@ -71,13 +69,13 @@ class PartitionRange(Model):
 
 
 class LastRange(Model):
-    """The last seconds before the Backfill begins."""
+    """The given number of seconds before the start of the Backfill."""
 
     seconds: Annotated[int, Field(ge=1, le=INT32_MAX)]
 
 
 class Range(Model):
-    """The records; exactly one of `time`, `offsets` and `last`."""
+    """The range of records to handle; exactly one of `time`, `offsets` and `last` is set."""
 
     time: TimeRange | None = None
     offsets: Annotated[tuple[PartitionRange, ...], Field(min_length=1, max_length=1000)] | None = None
@@ -87,7 +85,7 @@ class Range(Model):
 
 
 class Filter(Model):
-    """Choice of records within the range; all given criteria must hold."""
+    """Filter of records within the range; a record must meet all criteria that are set."""
 
     key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     header_equals: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=16)] = Field(
@@ -96,27 +94,22 @@ class Filter(Model):
 
 
 class Slice(Model):
-    """Bounds of a slice."""
-
     max_records: Annotated[int, Field(ge=1, le=100_000_000)] = 10_000_000
     max_seconds: Annotated[int, Field(ge=1, le=3600)] = 15
 
 
 class Rate(Model):
-    """Rate at which records are handled."""
-
     records_per_second: Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class Guard(Model):
-    """Pauses while the live group is further behind than this."""
+    """Pauses the Backfill while the live group's oldest uncommitted record is older than this limit."""
 
     max_live_behind_seconds: Annotated[int, Field(ge=1, le=604_800)]
 
 
 class Compare(Model):
-    """A second handler over the same records: `callable` with exactly one of `config_map_ref` and `image`, or the live
-    handler once more."""
+    """A second handler: `callable` with either `config_map_ref` or `image`, or `self` to run the live handler twice."""
 
     itself: Annotated[bool | None, Field(alias="self")] = None
     callable: CallableName | None = None
@@ -127,37 +120,34 @@ class Compare(Model):
 
 
 class NoSink(Model):
-    """Returned records are counted only."""
+    """A sink that writes nothing: returned records are only counted."""
 
 
 class SinkTopic(Model):
-    """Returned records go to a topic."""
-
     name: TopicName
 
 
 class Claim(Model):
-    """A PersistentVolumeClaim of the namespace."""
-
     claim_name: Annotated[str, Field(min_length=1, max_length=253)]
 
 
 class SinkVolume(Model):
-    """A volume that all pods of a run write to; exactly one of both."""
+    """A volume to which all pods of a run write; exactly one field is set. `nfs` is not allowed, because the Pod
+    Security level "restricted" forbids it. A PersistentVolumeClaim can use the same NFS server."""
 
     persistent_volume_claim: Claim | None = None
     csi: dict[str, Any] | None = None
 
 
 class ParquetSink(Model):
-    """Returned records become Parquet files below `path`: a URI, or with a volume a path in it."""
+    """A sink that writes returned records to Parquet files below `path`, which is a URI or a path in the volume."""
 
     path: Annotated[str, Field(min_length=1, max_length=1024)]
     volume: SinkVolume | None = None
 
 
 class Column(Model):
-    """A column of a table; `field` is a path in the value."""
+    """A column of a table; `field` is a path in the record value."""
 
     name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     type: Annotated[
@@ -176,8 +166,6 @@ class Column(Model):
 
 
 class TableSink(ParquetSink):
-    """Returned records become rows of a table."""
-
     format: Literal["Parquet", "Delta", "Iceberg"]
     name: (
         Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*){2,8}$")]
@@ -191,7 +179,8 @@ class TableSink(ParquetSink):
 
 
 class Sink(Model):
-    """The place of returned records, exactly one of the first four; `secret_ref` has the credentials of its store."""
+    """Destination of returned records; exactly one of the first four fields is set. `secret_ref` names the Secret with
+    the credentials of the object store."""
 
     none: NoSink | None = None
     topic: SinkTopic | None = None
@@ -201,20 +190,18 @@ class Sink(Model):
 
     @property
     def files(self) -> ParquetSink | None:
-        """The folder of a sink that writes files."""
+        """The sink if it writes files, otherwise None."""
         return self.table or self.parquet
 
 
 class Deadlines(Model):
-    """Times after which an attempt is given up."""
+    """Times in seconds after which an attempt is ended if it has not started, or has made no progress."""
 
     start_seconds: DeadlineSeconds = 300
     progress_seconds: DeadlineSeconds = 900
 
 
 class DriverSize(Model):
-    """Size of the driver's pod."""
-
     memory: Quantity = "512Mi"
     memory_overhead: Quantity = "200Mi"
     cores: Cores = 1
@@ -223,14 +210,12 @@ class DriverSize(Model):
 
 
 class ExecutorSize(DriverSize):
-    """Size of an executor's pod."""
-
     memory_overhead: Quantity = "384Mi"
     core_request: Quantity = "250m"
 
 
 class Placement(Model):
-    """Nodes and priority of a run's pods; None leaves what the group's template says."""
+    """Nodes and priority of a run's pods; None keeps the value in the group's template."""
 
     node_selector: Annotated[dict[str, str], Field(max_length=32)] | None = None
     tolerations: Annotated[tuple[dict[str, Any], ...], Field(max_length=32)] | None = None
@@ -238,14 +223,12 @@ class Placement(Model):
 
 
 class DynamicAllocation(Model):
-    """Executors come and go with the work."""
+    """Lets the number of executors follow the amount of work."""
 
     min_executors: Annotated[int, Field(ge=1, le=1000)] = 1
 
 
 class Spark(Model):
-    """Image, sizes and settings of the Spark application."""
-
     image: ImageName | None = None
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     driver: DriverSize = DriverSize()
@@ -260,8 +243,6 @@ class Spark(Model):
 
 
 class BackfillSpec(RunSpec):
-    """The records, the handling, and the rate."""
-
     suspend: bool = False
     retry: Annotated[int, Field(ge=0, le=1000)] = 0
     source: Source | None = None
@@ -280,18 +261,16 @@ class BackfillSpec(RunSpec):
 
 
 class Backfill(RunResource):
-    """A Backfill object."""
-
     spec: BackfillSpec
 
     @property
     def only_counts(self) -> bool:
-        """True for a dry run without a sample, which handles no record and needs nothing but the brokers."""
+        """True for a dry run without a sample, which handles no record and needs only the brokers."""
         return self.spec.dry_run and self.spec.range.sample is None
 
     @property
     def played(self) -> Self:
-        """The Backfill as it is run: a dry run with a sample compares nothing and writes nothing."""
+        """The Backfill to run: itself, or for a dry run with a sample a copy that compares and writes nothing."""
         if not self.spec.dry_run or self.only_counts:
             return self
         nowhere = {"sink": Sink(none=NoSink()), "on_error": "Skip", "compare": None}
@@ -299,38 +278,34 @@ class Backfill(RunResource):
 
     @property
     def rate(self) -> int | None:
-        """Records in a second, at most; None without a limit."""
         return self.spec.rate.records_per_second if self.spec.rate else None
 
     @property
     def topic(self) -> str | None:
-        """The topic that the spec names."""
         return self.spec.source.topic if self.spec.source else None
 
     @property
     def partitions(self) -> tuple[int, ...] | None:
-        """The partitions that the spec names; None for all of them."""
+        """The partitions that the spec names; None means all partitions."""
         return self.spec.source.partitions if self.spec.source else None
 
     @property
     def retries(self) -> int:
-        """The number up to which `spec.retry` was followed."""
+        """The last value of `spec.retry` on which the operator has acted."""
         found = self.status.get("retries")
         return found if isinstance(found, int) else 0
 
     @property
     def is_reopened(self) -> bool:
-        """True if `spec.retry` was raised since it failed."""
         return self.status.get("phase") == "Failed" and self.attempts > 0 and self.spec.retry > self.retries
 
     @property
     def takes_handler(self) -> bool:
-        """True if the newest attempt takes the group's handler as it is now: the first one, and the first of a retry.
-        The others have the copy that it left."""
+        """True if the newest attempt copies the group's handler: it is the first one, or the first after a retry."""
         return self.attempts <= 1 or self.attempts == self.status.get("handlerAttempt")
 
     @property
     def attempts(self) -> int:
-        """The number of the newest attempt; 0 before the first."""
+        """The number of the newest attempt; 0 before the first attempt."""
         found = self.status.get("attempts")
         return found if isinstance(found, int) else 0

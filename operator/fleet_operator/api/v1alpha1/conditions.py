@@ -1,11 +1,8 @@
-"""Condition types and reasons that the operator writes, and the merge of conditions into a status.
+"""Defines the types and reasons of conditions that the operator writes, and merges conditions into a status.
 
-Types and reasons are constants here and nowhere else; messages hold the sentences. A condition's status is one of
-"True", "False", "Unknown". Its `lastTransitionTime` moves only when the status flips (API conventions), so that an
-unchanged failure stays byte for byte the same.
+All types and reasons are constants in this module. A condition's `lastTransitionTime` changes only with its status (API
+conventions), so that an unchanged failure stays the same byte for byte.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,35 +12,40 @@ Status = Literal["True", "False", "Unknown"]
 
 REASON_CHARACTERS_MAX: Final = 128
 UNNAMED: Final = "Unnamed"
-"""Replaces an empty reason, which the API server refuses."""
+"""Reason that replaces an empty reason, because the API server refuses an empty reason."""
 MESSAGE_CHARACTERS_MAX: Final = 1024
-"""Messages may carry foreign text. The API server allows 32 KiB; a terminal shows much less."""
+"""Length to which messages are cut, because they may contain text of other programs. The API server allows 32 KiB; a
+terminal shows much less."""
 
 # --- types -----------------------------------------------------------------------------------------------------------
-READY: Final = "Ready"  # the newest revision runs, all its workers are ready and have been Stable together
-PROGRESSING: Final = "Progressing"  # the newest revision is on its way to the workers
+READY: Final = "Ready"  # the newest revision runs, all its workers are ready, and their group has been Stable
+PROGRESSING: Final = "Progressing"  # the newest revision is being rolled out to the workers
 SERVING: Final = "Serving"  # workers of some revision handle records
-STALLED: Final = "Stalled"  # the newest revision is refused; kstatus (Helm, Flux) takes it for a failure
-CLUSTER_REACHABLE: Final = "ClusterReachable"  # the observer reaches the brokers with the given credentials
+STALLED: Final = "Stalled"  # the newest revision is refused; kstatus (Helm, Flux) counts this condition as a failure
+CLUSTER_REACHABLE: Final = (
+    "ClusterReachable"  # the observer can connect to the brokers with the credentials of the KafkaCluster
+)
 LAG_KNOWN: Final = "LagKnown"  # lag, members and state are up to date
 SCALING_ACTIVE: Final = "ScalingActive"  # the operator chooses the number of replicas
-SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from the requested size
-PAUSED: Final = "Paused"  # the operator or the fleet was asked to pause
-STUCK: Final = "Stuck"  # a partition does not move past a record
-DEGRADED: Final = "Degraded"  # something needs attention, even if the fleet still works
+SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from reaching the computed size
+PAUSED: Final = "Paused"  # the fleet is suspended, or an annotation asks the operator not to act
+STUCK: Final = "Stuck"  # a partition does not advance beyond a record
+DEGRADED: Final = "Degraded"  # a problem needs attention, even if the fleet still works
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
-GROUP_SHARED: Final = "GroupShared"  # members that are not ours are in the Kafka group
-UPGRADE_AVAILABLE: Final = "UpgradeAvailable"  # the operator would plan the workers' image or pods otherwise
-COMPLETE: Final = "Complete"  # a run has processed all chosen records; the reason of a Progressing that has ended
-FAILED: Final = "Failed"  # a run has ended without that: it failed, or its ConsumerGroup was deleted
-SPARK_AVAILABLE: Final = "SparkAvailable"  # the Spark operator's applications can be made
-RANGE_RESOLVED: Final = "RangeResolved"  # a Backfill's range is known in offsets
+GROUP_SHARED: Final = "GroupShared"  # the Kafka group has members that are not workers of the fleet
+UPGRADE_AVAILABLE: Final = (
+    "UpgradeAvailable"  # the operator would now choose another image or pod template for the workers
+)
+COMPLETE: Final = "Complete"  # a run has processed all chosen records; also the reason of Progressing after a rollout
+FAILED: Final = "Failed"  # a run has failed, or has ended because its ConsumerGroup was deleted
+SPARK_AVAILABLE: Final = "SparkAvailable"  # SparkApplications can be created
+RANGE_RESOLVED: Final = "RangeResolved"  # a Backfill's range has been resolved to offsets
 HANDLER_SUPPORTED: Final = "HandlerSupported"  # a Backfill can run the group's handler
-OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings of the KafkaCluster
+OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings that the KafkaCluster asks for
 COORDINATORS_AVAILABLE: Final = "CoordinatorsAvailable"  # every partition of __consumer_offsets has a leader
 COORDINATORS_BALANCED: Final = "CoordinatorsBalanced"  # no broker coordinates far more groups than its share
-OFFSETS_KEPT: Final = "OffsetsKept"  # the commits of the group are not about to expire
-RETRIES_KEPT: Final = "RetriesKept"  # retention is not about to delete what waits in retry topics
+OFFSETS_KEPT: Final = "OffsetsKept"  # the group's committed offsets are not about to expire
+RETRIES_KEPT: Final = "RetriesKept"  # retention is not about to delete waiting records from retry topics
 
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
@@ -73,9 +75,9 @@ KAFKA_CLUSTER_CONDITIONS: Final = (
 RUN_CONDITIONS: Final = (READY, COMPLETE, FAILED)
 BACKFILL_CONDITIONS: Final = (*RUN_CONDITIONS, SPARK_AVAILABLE, RANGE_RESOLVED, HANDLER_SUPPORTED)
 
-# --- reasons: what was found in the spec and in Kubernetes ----------------------------------------------------------
+# --- reasons: the spec and Kubernetes --------------------------------------------------------------------------------
 SPEC_INVALID: Final = "SpecInvalid"
-STATE_UNREADABLE: Final = "StateUnreadable"  # the OperatorState was edited, or is of a newer operator
+STATE_UNREADABLE: Final = "StateUnreadable"  # the OperatorState was edited, or written by a newer operator
 SPEC_TOO_LARGE: Final = "SpecTooLarge"
 CLUSTER_NOT_FOUND: Final = "ClusterNotFound"
 CLUSTER_INVALID: Final = "ClusterInvalid"
@@ -99,7 +101,7 @@ TOO_MANY_DELAYS: Final = "TooManyDelays"
 MESSAGE_REGEX_REFUSED: Final = "MessageRegexRefused"
 POLICY_ACCEPTED: Final = "PolicyAccepted"
 
-# --- reasons: what was found in Kafka (also the reasons of net errors and of pre-flight checks) ----------------------
+# --- reasons: Kafka (also those of connection errors and pre-flight checks) ------------------------------------------
 NOT_YET_OBSERVED: Final = "NotYetObserved"
 OBSERVATION_STALE: Final = "ObservationStale"
 REACHED: Final = "Reached"
@@ -108,7 +110,7 @@ AUTHENTICATION_FAILED: Final = "AuthenticationFailed"
 CLUSTER_ID_CHANGED: Final = "ClusterIdChanged"
 TOPIC_NOT_FOUND: Final = "TopicNotFound"
 TOPIC_NOT_CREATED: Final = "TopicNotCreated"
-TOPIC_NOT_MENDED: Final = "TopicNotMended"
+TOPIC_NOT_CORRECTED: Final = "TopicNotCorrected"
 TOPIC_NAME_COLLIDES: Final = "TopicNameCollides"
 NOT_ENOUGH_BROKERS: Final = "NotEnoughBrokers"
 AUTHORIZATION_FAILED: Final = "AuthorizationFailed"
@@ -190,7 +192,7 @@ SCALED_BY_LOAD: Final = "ScaledByLoad"
 SCALE_FIELD_IGNORED: Final = "ScaleFieldIgnored"
 DRY_RUN: Final = "DryRun"
 LOAD_UNKNOWN: Final = "LoadUnknown"
-"""The reasons of ScalingLimited, and other reasons of ScalingActive, are words of `status.limit`."""
+"""The other reasons of ScalingActive, and all reasons of ScalingLimited, are values of `status.limit`."""
 RESETTING_OFFSETS: Final = "ResettingOffsets"
 OFFSET_RESET_WAITS: Final = "OffsetResetWaits"
 OFFSET_RESET_CANCELLED: Final = "OffsetResetCancelled"
@@ -280,7 +282,7 @@ ALL_HANDLED: Final = "AllHandled"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition before it is merged into a status; the merge sets the times, as it knows whether it flipped."""
+    """One condition without times, which are set when the condition is merged into a status."""
 
     type: str
     status: Status
@@ -288,15 +290,18 @@ class Condition:
     message: str
 
 
-def merge_conditions(
-    previous: Sequence[Mapping[str, Any]], new: Iterable[Condition], now_text: str, *, observed_generation: int
-) -> list[dict[str, Any]]:
-    """Conditions for a status, in the order of `new`.
-
-    A `lastTransitionTime` is `now_text` where the status differs from the condition of the same type in `previous` (or
-    where there was none), else the previous one. Types that only `previous` has are dropped: the list is ours.
-    """
-    before = {condition.get("type"): condition for condition in previous}
+def with_conditions(
+    status: Mapping[str, Any],
+    new: Iterable[Condition],
+    now_text: str,
+    generation: int,
+    previous: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the status with these conditions, in the order of `new`, and the generation. A condition keeps its
+    `lastTransitionTime` if it had the same status in `previous` (the status before this change, by default `status`).
+    Conditions that only `previous` has are dropped, because the operator owns the whole list."""
+    known = (status if previous is None else previous).get("conditions") or ()
+    before = {condition.get("type"): condition for condition in known}
     merged = []
     for condition in new:
         old = before.get(condition.type, {})
@@ -307,33 +312,18 @@ def merge_conditions(
                 "status": condition.status,
                 "reason": condition.reason[:REASON_CHARACTERS_MAX] or UNNAMED,
                 "message": shorten(condition.message),
-                "observedGeneration": observed_generation,
+                "observedGeneration": generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same else now_text,
             }
         )
-    return merged
-
-
-def with_conditions(
-    status: Mapping[str, Any],
-    new: Iterable[Condition],
-    now_text: str,
-    generation: int,
-    previous: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """A status with these conditions, for this generation; `previous` is the status before, if it is another one."""
-    before = (status if previous is None else previous).get("conditions") or ()
-    merged = merge_conditions(before, new, now_text, observed_generation=generation)
     return {**status, "observedGeneration": generation, "conditions": merged}
 
 
 def invalid_status(
     kinds: Iterable[str], reason: str, message: str, body: Mapping[str, Any], now_text: str
 ) -> dict[str, Any]:
-    """The status of an object that the CRD should have refused: the last known one, and why it is not looked at.
-
-    `kinds` are its conditions.
-    """
+    """The status of an object that the CRD should have refused: the last known status, with conditions of the types
+    `kinds` that give the reason why the object is not reconciled."""
     verdicts = (Condition(kind, "False" if kind == READY else "Unknown", reason, message) for kind in kinds)
     return with_conditions(body.get("status") or {}, verdicts, now_text, body["metadata"].get("generation", 0))
 
@@ -343,5 +333,4 @@ def find_condition(conditions: Sequence[Mapping[str, Any]], kind: str) -> Mappin
 
 
 def shorten(text: str, limit: int = MESSAGE_CHARACTERS_MAX) -> str:
-    """Foreign text cut to a limit, with an ellipsis where it was cut."""
     return text if len(text) <= limit else text[: limit - 1] + "…"

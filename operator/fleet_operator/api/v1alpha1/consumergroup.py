@@ -1,6 +1,7 @@
-"""ConsumerGroup (`kcg`): a fleet of consumers; its status mirrors the Kafka group."""
+"""ConsumerGroup (`kcg`): a fleet of consumers; its status mirrors the Kafka group.
 
-from __future__ import annotations
+Decision on the default of `assignors`: docs/decisions/0011-default-assignor.md.
+"""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -20,12 +21,12 @@ from fleet_operator.api.v1alpha1.model import (
 from fleet_operator.api.v1alpha1.refs import default_group_id
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Longest name of a ConsumerGroup, so that the names of its children stay within 63 characters."""
+"""Maximum length of a ConsumerGroup's name, so that the names of its children have at most 63 characters."""
 
 REPLICAS_MAX: Final = 1000
 
 WORKER_CONTAINER: Final = "worker"
-"""Name of the worker's own container, also in the template."""
+"""Name of the worker's container in pods and in `spec.template`."""
 
 Decoder = Literal["Bytes", "String", "Json"]
 Replicas = Annotated[int, Field(ge=0, le=REPLICAS_MAX)]
@@ -34,14 +35,14 @@ Seconds = Annotated[int, Field(ge=1, le=86_400)]
 
 
 class PythonHandler(Model):
-    """A callable of the image, or of a module whose source a ConfigMap holds."""
+    """A Python callable in the image, or in a module whose source is in a ConfigMap."""
 
     callable: CallableName
     config_map_ref: ObjectReference | None = None
 
 
 class HttpHandler(Model):
-    """An endpoint of a container in the same pod."""
+    """An HTTP endpoint of a container in the same pod."""
 
     port: Annotated[int, Field(ge=1, le=65_535)] = 8080
     path: Annotated[str, Field(max_length=1024, pattern=r"^/")] = "/records"
@@ -49,14 +50,14 @@ class HttpHandler(Model):
 
 
 class Decode(Model):
-    """Conversion of keys and values to Python values before the handler gets them."""
+    """Settings for the conversion of record keys and values to Python values for the handler."""
 
     key: Decoder = "Bytes"
     value: Decoder = "Bytes"
 
 
 class Handler(Model):
-    """Handling of each record; exactly one of `python` and `http`."""
+    """The handler of records; exactly one of `python` and `http` is set."""
 
     python: PythonHandler | None = None
     http: HttpHandler | None = None
@@ -72,7 +73,7 @@ class Log(Model):
 
 
 class Classic(Model):
-    """Settings of the classic protocol."""
+    """Settings of the classic group protocol."""
 
     assignors: Annotated[
         tuple[
@@ -113,10 +114,8 @@ class ProducerSettings(Model):
 
 
 class ManagedTopics(Model):
-    """Shape of the retry, redrive and failed topics; what is absent is derived.
-
-    Every group has a failed topic, so this is no part of `retry`: an end of retries must not change what is kept.
-    """
+    """Settings of the retry, redrive and failed topics; settings that are not set are derived. They are not in
+    `spec.retry`, because every group has a failed topic, and removing `spec.retry` must not change this topic."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -125,7 +124,7 @@ class ManagedTopics(Model):
 
 
 class RetryWorker(Model):
-    """The workers that serve the retry topics."""
+    """Settings of the workers that read the retry topics."""
 
     min_replicas: Replicas = 0
     max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
@@ -133,21 +132,19 @@ class RetryWorker(Model):
 
 
 class Retry(Model):
-    """Retries of records whose handling failed."""
-
     policy_ref: ObjectReference
     worker: RetryWorker = RetryWorker()
 
 
 class Offsets(Model):
-    """Records to pass by, where they are read, and the fate of the commits of an empty group."""
+    """Settings of offsets: the records to skip, and whether the committed offsets of an empty group may expire."""
 
     expiry: Literal["Keep", "Allow"] = "Keep"
     skip: Annotated[tuple[PartitionOffset, ...], Field(max_length=100)] = ()
 
 
 class ScalingSchedule(Model):
-    """Other bounds of the number of workers for a time after each start that cron names."""
+    """Bounds on the number of workers. They apply for `duration_seconds` after each time that `cron` matches."""
 
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] | None = None
     cron: Annotated[str, Field(min_length=9, max_length=128)]
@@ -160,7 +157,7 @@ class ScalingSchedule(Model):
 
 
 class Scaling(Model):
-    """Replicas by lag; absent means fixed replicas."""
+    """Scales the number of workers by load. Without it, the number is fixed."""
 
     min_replicas: Replicas = 1
     max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
@@ -175,12 +172,12 @@ class Scaling(Model):
 
     @property
     def acts(self) -> bool:
-        """True where decisions are carried out, and not only shown."""
+        """True if scaling decisions are carried out and not only shown."""
         return not (self.paused or self.dry_run)
 
 
 class Deletion(Model):
-    """Actions in Kafka when the object is deleted."""
+    """Actions in Kafka when the ConsumerGroup is deleted."""
 
     group: Literal["Keep", "Delete"] = "Keep"
     retry_topics: Literal["Keep", "Drain", "Delete"] = "Keep"
@@ -188,22 +185,18 @@ class Deletion(Model):
 
 
 class TemplateMetadata(Model):
-    """Further labels and annotations of the pods."""
-
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
 class SeccompProfile(Model):
-    """A filter of system calls; none at all is no choice."""
+    """A filter of system calls; `Unconfined` is not allowed."""
 
     type: Literal["RuntimeDefault", "Localhost"]
     localhost_profile: Annotated[str, Field(max_length=1024)] | None = None
 
 
 class PodSecurityContext(Model):
-    """User and groups of a pod's processes."""
-
     run_as_user: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     run_as_group: GroupNumber | None = None
     run_as_non_root: bool | None = None
@@ -214,7 +207,7 @@ class PodSecurityContext(Model):
 
 
 class PodSpec(Model):
-    """The allowed fields of a pod's spec; Kubernetes' own types inside it are passed on as they are."""
+    """The allowed fields of a pod's spec. Values of Kubernetes' own types are copied unchanged."""
 
     containers: tuple[dict[str, Any], ...] = ()
     init_containers: tuple[dict[str, Any], ...] = ()
@@ -245,17 +238,16 @@ class Template(Model):
         return next((each for each in self.spec.containers if each.get("name") == WORKER_CONTAINER), {})
 
     @property
-    def beside(self) -> tuple[dict[str, Any], ...]:
-        """The containers next to the worker."""
+    def other_containers(self) -> tuple[dict[str, Any], ...]:
         return tuple(each for each in self.spec.containers if each.get("name") != WORKER_CONTAINER)
 
 
 DRAIN_MARGIN_S: Final = 10
-"""Time for a drain beyond the handler's timeout."""
+"""Seconds that a drain may take in addition to the handler's timeout."""
 
 
 class Rollout(Model):
-    """Deadlines of a new revision, and the drain of a worker that ends."""
+    """Deadlines of the rollout of a new revision, and the drain time of a worker that stops."""
 
     progress_deadline_seconds: Seconds = 600
     check_deadline_seconds: Seconds = 300
@@ -263,8 +255,6 @@ class Rollout(Model):
 
 
 class ConsumerGroupSpec(Model):
-    """The wanted fleet."""
-
     cluster_ref: ObjectReference
     group_id: Annotated[str, Field(pattern=r"^[a-zA-Z0-9._-]{1,200}$")] | None = None
     topics: Annotated[tuple[TopicName, ...], Field(min_length=1, max_length=100)] | None = None
@@ -287,27 +277,24 @@ class ConsumerGroupSpec(Model):
 
     @property
     def drain_seconds(self) -> int:
-        """Seconds that a worker has after SIGTERM to finish the records in its handler."""
+        """Seconds after SIGTERM within which a worker can finish the records that its handler is processing."""
         given = self.rollout.drain_seconds
         return self.handler.timeout_seconds + DRAIN_MARGIN_S if given is None else given
 
 
 class ConsumerGroup(CustomResource):
-    """A ConsumerGroup object, with the few answers that everybody derives from it."""
-
     spec: ConsumerGroupSpec
 
     @property
     def group_id(self) -> str:
-        """The Kafka group: the spec's word, or the object's namespace and name."""
         return self.spec.group_id or default_group_id(self.metadata.namespace, self.metadata.name)
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """The topics named in the spec; empty for a pattern, whose topics are only known from a look at the cluster."""
+        """Topics that the spec names; empty for a pattern, because its topics are known only from a poll of the
+        cluster."""
         return self.spec.topics or ()
 
     @property
     def paused(self) -> bool:
-        """True if an annotation asks the operator not to act on this object."""
         return self.metadata.annotations.get(PAUSED_ANNOTATION) == "true"

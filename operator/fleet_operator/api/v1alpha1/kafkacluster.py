@@ -1,6 +1,4 @@
-"""KafkaCluster (`kcl`): how to reach a cluster, and how its `__consumer_offsets` must be sized."""
-
-from __future__ import annotations
+"""KafkaCluster (`kcl`): the connection to a Kafka cluster, and the wanted settings of its `__consumer_offsets`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -14,7 +12,7 @@ from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, 
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$")]
 Identity = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
-"""A user name or client id written into the object itself."""
+"""A user name or client id that is in the object itself, not in a Secret."""
 _PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = r"(\[[0-9a-fA-F:.]+(%[^\s\]/,]+)?\]|[0-9a-fA-F.]*:[0-9a-fA-F:.]*|[^\s,:\[\]/]+)"
 _ADDRESS: Final = rf"([A-Za-z0-9_.-]+://)?{_HOST}:{_PORT}"
@@ -25,7 +23,7 @@ CA_KEY: Final = "ca.crt"
 
 
 class CaSecretReference(Model):
-    """Authorities in a labelled Secret: one key (`CA_KEY` where none is named), or all keys that match `pattern`."""
+    """CA certificates in a labelled Secret: one key (by default `CA_KEY`), or all keys that match `pattern`."""
 
     name: ObjectName
     key: SecretKey | None = None
@@ -43,7 +41,7 @@ class ClientCertSecretReference(Model):
 
 
 class Tls(Model):
-    """TLS to the brokers; both references absent means the system's authorities and no client certificate."""
+    """TLS to the brokers. Without `ca_secret_ref` the system's CA certificates are trusted."""
 
     ca_secret_ref: CaSecretReference | None = None
     client_cert_secret_ref: ClientCertSecretReference | None = None
@@ -53,7 +51,7 @@ class OAuth(Model):
     """Source of OAUTHBEARER tokens (client credentials grant)."""
 
     token_endpoint: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^https://[^\s/?#@]+([/?][^\s#]*)?$")]
-    """https only: else whoever may make a KafkaCluster could have the operator ask servers on its pod's loopback."""
+    """Only https: otherwise, any creator of a KafkaCluster could make the operator call its own loopback address."""
     client_id: Identity | None = None
     scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
 
@@ -69,8 +67,6 @@ class LoginSecretReference(Model):
 
 
 class Sasl(Model):
-    """Login to the brokers."""
-
     mechanism: SaslMechanism
     username: Identity | None = None
     secret_ref: LoginSecretReference
@@ -79,15 +75,12 @@ class Sasl(Model):
 
     @property
     def identity(self) -> str | None:
-        """User name or client id of the spec itself; None if the Secret holds it."""
+        """User name or client id in the spec; None if it is in the Secret."""
         return self.username if self.oauth is None else self.oauth.client_id
 
     @property
     def secret_keys(self) -> dict[str, str]:
-        """Keys of the Secret by the names of the files that workers read: `credential_files`, identity then proof.
-
-        The identity is left out if the spec itself names it.
-        """
+        """Keys of the Secret, keyed by worker file (`credential_files`). There is none for an identity in the spec."""
         ref = self.secret_ref
         chosen = (
             (ref.username_key, ref.password_key) if self.oauth is None else (ref.client_id_key, ref.client_secret_key)
@@ -99,7 +92,8 @@ class Sasl(Model):
 
 
 class OffsetsTopic(Model):
-    """Wanted settings of `__consumer_offsets`; None is no wish, of replicas: as many as are usual."""
+    """Wanted settings of `__consumer_offsets`. None keeps a setting as it is. But if `replication_factor` is None, at
+    least 3 replicas are wanted, or one on each live broker if there are fewer brokers."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -116,18 +110,18 @@ class KafkaClusterSpec(Model):
 
     @property
     def connection(self) -> str:
-        """Digest of the addresses and of the references to Secrets, not of what these contain."""
+        """Digest of the addresses and the references to Secrets. The contents of the Secrets are not included."""
         return content_hash(self.model_dump(mode="json", include={"bootstrap_servers", "tls", "sasl"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterIdentity:
-    """The Kafka cluster that a KafkaCluster was made for, as the operator remembers it.
+    """The Kafka cluster that was accepted for a KafkaCluster, from the operator's state.
 
-    - `cluster_id`: None before a broker has told it.
-    - `answered`: the addresses that answered, None before the first.
-    - `other`: what was reported when another cluster answered, empty while it does not.
-    - `had_offsets_topic`: `__consumer_offsets` was seen.
+    - `cluster_id`: None until a broker has reported it.
+    - `answered`: the addresses that have answered, None before the first answer.
+    - `other`: the message about another Kafka cluster that answers; empty if no other cluster answers.
+    - `had_offsets_topic`: True if `__consumer_offsets` has been observed.
     """
 
     cluster_id: str | None = None
@@ -137,7 +131,7 @@ class ClusterIdentity:
 
 
 class KafkaCluster(CustomResource):
-    """A KafkaCluster object. `identity` is not part of it: it comes from the operator's state."""
+    """A KafkaCluster object. `identity` is not in the object; it comes from the operator's state."""
 
     spec: KafkaClusterSpec
     identity: ClusterIdentity = Field(default_factory=ClusterIdentity, exclude=True)

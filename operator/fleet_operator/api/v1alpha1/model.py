@@ -1,11 +1,11 @@
-"""Parts that all kinds share: the base of the models, object metadata, references.
+"""Definitions that all kinds share: the base class of the models, object metadata, references.
 
-The API server has already validated, pruned and defaulted what is read. Unknown keys are ignored: a newer CRD may know
-more fields than this operator. Defaults and bounds are repeated here because tests and tools build objects without a
-server; a parity test compares the CRDs with the models.
+The API server has already validated, pruned and defaulted each object. Unknown keys are ignored, because a newer CRD
+may have fields that this operator does not know. Defaults and bounds are repeated here, because tests and tools build
+objects without an API server; a parity test compares the CRDs with the models.
+
+Decision: docs/decisions/0036-api-conventions.md.
 """
-
-from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -14,67 +14,66 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
 GROUP: Final = "consumerfleet.io"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
+API_VERSION: Final = f"{GROUP}/v1alpha1"
 
 PAUSED_ANNOTATION: Final = "consumerfleet.io/paused"
 RETRY_ROLLOUT_ANNOTATION: Final = "consumerfleet.io/retry-rollout"
-"""A refused revision is tried again when this text changes."""
+"""Annotation of a ConsumerGroup. A refused revision is tried again when the annotation's value changes."""
 ADOPT_ANNOTATION: Final = "consumerfleet.io/adopt"
-"""Takes over the fleet of a former ConsumerGroup of the same name."""
+"""Annotation of a ConsumerGroup that adopts the fleet of a former ConsumerGroup of the same name."""
 CANARY_LABEL: Final = "consumerfleet.io/canary"
-"""Groups that go first when upgrades come in waves."""
+"""Label of ConsumerGroups that are upgraded first, if upgrades are done in waves."""
 CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 ALLOWED_ADDRESSES_ANNOTATION: Final = "consumerfleet.io/allowed-addresses"
-"""On a Secret: the only bootstrap servers and token endpoints that it may be sent to, separated by commas."""
+"""Annotation of a Secret: the only bootstrap servers and token endpoints (comma-separated) that may receive it."""
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 
 TOO_LARGE: Final = "specTooLarge"
-"""Field of a cached object from whose spec something was cut, with the message for its owner; also that error's type.
-"""
+"""Field with a message for the owner, in a cached object that has lost the largest fields of its spec; also the type
+of the validation error."""
 
 INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
-"""The largest whole number that every reader of JSON keeps as it is."""
+"""The largest integer that every JSON parser represents exactly."""
 
 Phase = Literal[
-    "Pending", "Resolving", "StandingDown", "Committing", "Running", "Paused", "Succeeded", "Failed", "Cancelled"
+    "Pending", "Resolving", "StoppingWorkers", "Committing", "Running", "Paused", "Succeeded", "Failed", "Cancelled"
 ]
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases that a run never leaves."""
+"""Phases of a run that has ended. Only a Backfill that is reopened leaves such a phase."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
 CallableName = Annotated[
     str, Field(max_length=512, pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_.]*$")
 ]
-"""A Python callable: its module, and its name there."""
+"""A Python callable as `module:name`."""
 PartitionNumber = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 QUANTITY: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
-"""Pattern of the quantities that `isQuantity` takes, the function by which the CRDs check these fields."""
+"""Pattern of the quantities that the CEL function `isQuantity` accepts; the CRDs check these fields with it."""
 Quantity = Annotated[str, Field(max_length=16, pattern=QUANTITY, coerce_numbers_to_str=True)]
-"""A quantity of Kubernetes, such as 512Mi, 500m or 2; bounds are in the CRDs only."""
+"""A Kubernetes quantity, such as 512Mi, 500m or 2. Only the CRDs limit its value, not this model."""
 
 
 class Model(BaseModel):
-    """A frozen value of the API, named in camelCase outside and in snake_case inside."""
+    """Base class of immutable API values, with camelCase names in JSON and snake_case names in Python."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """The value itself: nobody changes it. pydantic copies each default that holds a dict, at each validation."""
+        """Return self, which is immutable. Otherwise pydantic copies each default with a dict at each validation."""
         return self
 
 
 class ObjectReference(Model):
-    """An object of the same namespace, by name."""
+    """Reference by name to an object in the same namespace."""
 
     name: ObjectName
 
 
 class PartitionOffset(Model):
-    """An offset in a partition of a topic: that of a record, or of the next one to read."""
+    """An offset in a partition: the offset of a record, or of the next record to read."""
 
     topic: TopicName
     partition: PartitionNumber
@@ -82,7 +81,7 @@ class PartitionOffset(Model):
 
 
 class ObjectMeta(Model):
-    """The parts of metadata that the operator reads."""
+    """The metadata fields that the operator reads."""
 
     name: str
     namespace: str = "default"
@@ -95,7 +94,7 @@ class ObjectMeta(Model):
 
 
 class CustomResource(Model):
-    """One custom resource: `status` stays a plain dict, because only the projection that writes it knows its shape."""
+    """One custom resource. `status` is a plain dict, because only the projection that writes it knows its shape."""
 
     metadata: ObjectMeta
     status: dict[str, Any] = Field(default_factory=dict)
@@ -109,15 +108,13 @@ class CustomResource(Model):
 
 
 class RunSpec(Model):
-    """Fields of every run: its ConsumerGroup, and how long it is kept after its end."""
-
     group_ref: ObjectReference
     dry_run: bool = False
     ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
 
 
 class RunResource(CustomResource):
-    """A Redrive, a Backfill or an OffsetReset: something is done once, and its status outlives what was made for it."""
+    """A Redrive, a Backfill or an OffsetReset. A run is carried out once, and its status outlives its children."""
 
     spec: RunSpec
 
@@ -131,5 +128,5 @@ class RunResource(CustomResource):
 
     @property
     def is_reopened(self) -> bool:
-        """True if the run has failed and is to go on all the same."""
+        """True if the run has failed, but must continue because the user requested a retry."""
         return False

@@ -1,6 +1,4 @@
-"""References between objects: the objects and Kafka groups that the body of a custom resource names."""
-
-from __future__ import annotations
+"""Reads references to other objects and to Kafka groups from the body of a custom resource."""
 
 from typing import Any
 
@@ -15,13 +13,12 @@ def cluster_of(group: dict[str, Any]) -> Ref:
 
 
 def policy_of(group: dict[str, Any]) -> Ref | None:
-    """The RetryPolicy of a ConsumerGroup; None without `spec.retry`."""
     retry = group["spec"].get("retry")
     return (group["metadata"]["namespace"], retry["policyRef"]["name"]) if retry else None
 
 
 def source_of(group: dict[str, Any]) -> Ref | None:
-    """The ConfigMap with a ConsumerGroup's handler source; None where the image has it."""
+    """The ConfigMap with the source of a ConsumerGroup's handler; None if the handler is in the image."""
     name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")
     return (group["metadata"]["namespace"], name) if name else None
 
@@ -31,8 +28,7 @@ def group_of(run: dict[str, Any]) -> Ref:
 
 
 def default_group_id(namespace: str, name: str) -> str:
-    """The Kafka group of a ConsumerGroup without `spec.groupId`. Neither part has dots, so no two objects of a
-    Kubernetes cluster have the same."""
+    """Return an id that is unique in a Kubernetes cluster, because neither `namespace` nor `name` contains a dot."""
     return f"{namespace}.{name}"
 
 
@@ -42,5 +38,5 @@ def group_id_of(group: dict[str, Any]) -> str:
 
 
 def main_group_of(group_id: str) -> str:
-    """The Kafka group whose retry workers would form this group; the group itself if its id is no retry group's."""
+    """The main Kafka group that belongs to a retry workers' group; any other group id is returned unchanged."""
     return group_id.removesuffix(naming.retry_group("")) or group_id

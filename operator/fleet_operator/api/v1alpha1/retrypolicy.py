@@ -1,6 +1,4 @@
-"""RetryPolicy (`krp`): what becomes of records whose handling failed; used by any number of ConsumerGroups."""
-
-from __future__ import annotations
+"""RetryPolicy (`krp`): rules for records whose handling failed, for any number of ConsumerGroups."""
 
 from typing import Annotated, Literal
 
@@ -17,11 +15,11 @@ def _checked_delay(text: str) -> str:
 
 
 Delay = Annotated[str, Field(min_length=2, max_length=7), AfterValidator(_checked_delay)]
-"""A delay as the user wrote it; canonical forms are made where a policy is expanded."""
+"""A delay as the user wrote it; it becomes canonical when the policy is expanded."""
 
 
 class Generate(Model):
-    """A growing series of delays."""
+    """Generates a growing series of delays."""
 
     initial: Delay
     factor_percent: Annotated[int, Field(ge=100, le=10_000)] = 200
@@ -30,7 +28,7 @@ class Generate(Model):
 
 
 class When(Model):
-    """Match of a rule; exactly one of the three."""
+    """Condition of a rule; exactly one of the three fields is set."""
 
     exception: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     http_status: Annotated[str, Field(min_length=3, max_length=3)] | None = None
@@ -43,7 +41,7 @@ class Rule(Model):
 
 
 class Budget(Model):
-    """Failure rate from which the breaker opens."""
+    """The failure rate at which the breaker opens, and the action that it then takes."""
 
     max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60

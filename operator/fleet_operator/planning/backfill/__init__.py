@@ -1,1 +1,1 @@
-"""Plans for Backfills: range, needs, attempts, the Spark application, phase and status."""
+"""Plans for Backfills: range, obstacles, attempts, the Spark application, phase and status."""

@@ -1,13 +1,15 @@
-"""Attempts of a Backfill: deadlines, the verdict on one that is over, and the pause before the next. Pure.
+"""Attempts of a Backfill: deadlines, the verdict on an ended attempt, and the pause before the next. Pure.
 
-Spark tries nothing again by itself. An attempt is an application that is made once; the next one goes on behind the
-last slice in the ledger. The driver's own word in the ledger counts most, then its exit code, then the words of others.
+Spark does not restart a failed driver. An attempt is one application, created once; the next attempt continues after
+the last slice in the ledger. The verdict follows the driver's report in the ledger; without a report, the driver's exit
+code; without an exit code, the message of the driver or of the application.
 
-Spark's operator has no deadlines: an image that is missing is waited for without end, and so are executors that cannot
-reach their driver. As for rollouts, the operator adds up the seconds between its own looks, so no clocks are compared.
+The Spark operator has no deadlines: it would wait indefinitely for a missing image, or for executors that cannot reach
+their driver. So Consumer Fleet sets deadlines. It adds up the seconds between its own checks, as it does for rollouts,
+so that no clocks are compared.
+
+Decision: docs/decisions/0043-backfill-runs.md.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Mapping
@@ -19,30 +21,32 @@ from fleet_consumer.contract.pod import EXIT_OK, EXIT_SETTINGS, EXIT_SURROUNDING
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import Backfill
 from fleet_operator.api.v1alpha1.model import Model
-from fleet_operator.planning.backfill.readings import DriverEnd, Progress
+from fleet_operator.planning.backfill.parsing import DriverEnd, Progress
 from fleet_operator.planning.backfill.spark import MESSAGE_CHARACTERS_MAX, SeenApplication, SparkState
 from fleet_operator.planning.problem import Problem
 
 FAILURES_MAX: Final = 4
-"""Attempts in a row that may fail without any progress."""
+"""Number of consecutive failures without progress after which the Backfill fails."""
 OUTAGES_MAX: Final = 10
-"""The same where the driver itself says that its surroundings failed: with the pauses, half an hour of outage."""
+"""Limit instead of `FAILURES_MAX` if the driver reports that the brokers or the API server are down, or if the Spark
+operator does not respond. With the pauses, ten attempts take about half an hour."""
 OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "HandlerProcessDied", "SliceFailed", "SliceIncomplete"})
-"""Reasons of drivers that speak of the run itself, and not of an outage around it."""
+"""Reasons that drivers report for failures of a run itself. Other reasons mean that a system that it needs is down."""
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 300.0
+"""`PAUSE_S` follows the first failed attempt; the pause doubles after each further one, up to `PAUSE_MAX_S`."""
 
 
 class Verdict(Enum):
-    DONE = "all is done"
-    PASS_DONE = "the first of two passes is done"
-    STOPPED = "it stopped as it was asked to"
-    FAILED = "it failed, and another one may succeed"
-    HOPELESS = "it failed, and others would fail alike"
+    DONE = "every record was handled"
+    PASS_DONE = "the first of two passes is complete"
+    STOPPED = "the attempt stopped as requested"
+    FAILED = "the attempt failed, and another one may succeed"
+    HOPELESS = "the attempt failed, and any other one would fail too"
 
 
 class AttemptEnd(Model):
-    """An attempt that is over, as `lastEnded` in status holds it."""
+    """An ended attempt, as in `status.lastEnded`."""
 
     attempt: int = 0
     reason: str = ""
@@ -51,18 +55,12 @@ class AttemptEnd(Model):
     offsets_covered: int = 0
     retries: int = 0
 
-    @property
-    def failed(self) -> bool:
-        return self.failures_in_a_row > 0
-
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The outcome of an attempt, with the reason.
-
-    `failures_max` is infinite for a driver or an executor that did not start in time once something was done: a cluster
-    without room today has some tomorrow. Such a failure does not use up those of others.
-    """
+    """The verdict on an ended attempt. `failures_max` consecutive failures end the Backfill. It is infinite if a driver
+    or an executor did not start in time after earlier progress, because a full Kubernetes cluster may have room later.
+    Such a failure does not count towards the limits of other failures."""
 
     verdict: Verdict
     problem: Problem
@@ -77,10 +75,7 @@ def judge(
     given_up: Problem | None,
     waiting: Problem | None,
 ) -> Judged:
-    """The outcome of the attempt with this number, which is over.
-
-    `given_up` is why the operator has ended it, `waiting` what one of its pods waited for.
-    """
+    """Judge an ended attempt. `given_up`: why the operator ended it; `waiting`: why one of its pods did not start."""
     ledger = progress.ledger
     if ledger is not None and ledger.attempt == number:
         if ledger.problem is not None:
@@ -91,9 +86,9 @@ def judge(
         if ledger.ended and progress.done:
             return Judged(Verdict.DONE, Problem(c.ALL_HANDLED, "every record of the range was handled"))
         if ledger.ended and progress.pass_done:
-            return Judged(Verdict.PASS_DONE, Problem(c.PASS_DONE, "the live handler has had every record"))
+            return Judged(Verdict.PASS_DONE, Problem(c.PASS_DONE, "the live handler has handled every record"))
         if ledger.ended:
-            return Judged(Verdict.STOPPED, Problem(c.STOPPED, "it stopped between two slices, as it was asked to"))
+            return Judged(Verdict.STOPPED, Problem(c.STOPPED, "the attempt stopped between two slices, as requested"))
     if given_up is not None:
         verdict = Verdict.STOPPED if given_up.reason == c.STOPPED else Verdict.FAILED
         away = given_up.reason == c.SPARK_OPERATOR_NOT_RESPONDING
@@ -104,17 +99,17 @@ def judge(
 
 
 def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd | None) -> Judged:
-    """The outcome of an attempt that has left no last word in the ledger."""
+    """Judge an attempt whose driver recorded no end in the ledger."""
     end = driver or DriverEnd()
     said = end.message or application.message[:MESSAGE_CHARACTERS_MAX]
     if end.code == EXIT_SETTINGS:
-        message = said or "the driver ended with exit code 20: settings or handler must be changed"
+        message = said or "the driver exited with code 20: correct the settings or the handler"
         return Judged(Verdict.HOPELESS, Problem(end.reason or c.DRIVER_FAILED, message))
     if application.state is SparkState.ABSENT:
-        message = f"the Spark application of attempt {number} is gone, and its driver had not finished"
+        message = f"the Spark application of attempt {number} was deleted before its driver had finished"
         return Judged(Verdict.FAILED, Problem(c.APPLICATION_GONE, message))
     if application.state is SparkState.SUCCEEDED or end.code == EXIT_OK:
-        message = f"the Spark application of attempt {number} has completed, and its driver has not noted an end"
+        message = f"the Spark application of attempt {number} has completed, but its driver has not recorded an end"
         return Judged(Verdict.FAILED, Problem(c.ENDED_WITHOUT_LEDGER, message))
     message = said or f"the Spark application of attempt {number} failed without a message"
     outage = end.code == EXIT_SURROUNDINGS and end.reason not in OF_THE_RUN
@@ -126,12 +121,11 @@ def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd
 
 
 def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
-    """The end of the newest attempt, to be noted. Failures count on while nothing was done between them."""
-    last, failures = read_end(backfill.status), 0
+    """The end to record. Its count of failures in a row restarts after progress, and when `spec.retry` changes."""
+    last, failures = read_end(backfill.status) or AttemptEnd(), 0
     if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
-        same = last is not None and last.retries == backfill.spec.retry
-        in_vain = last is not None and same and last.failed and covered <= last.offsets_covered
-        before = last.failures_in_a_row if last is not None and in_vain else 0
+        in_vain = last.retries == backfill.spec.retry and covered <= last.offsets_covered
+        before = max(last.failures_in_a_row, 0) if in_vain else 0
         failures = max(before, 1) if judged.failures_max == math.inf else before + 1
     return AttemptEnd(
         attempt=backfill.attempts,
@@ -144,34 +138,32 @@ def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
 
 
 def pause_s(end: AttemptEnd) -> float:
-    """Seconds from the end of an attempt to the next one."""
-    return min(PAUSE_S * 2.0 ** (min(end.failures_in_a_row, 10) - 1), PAUSE_MAX_S) if end.failed else 0.0
+    failures = min(end.failures_in_a_row, 10)
+    return min(PAUSE_S * 2.0 ** (failures - 1), PAUSE_MAX_S) if failures > 0 else 0.0
 
 
 def read_end(status: Mapping[str, Any]) -> AttemptEnd | None:
-    """The last attempt that has ended; None before the first end."""
     found = status.get("lastEnded")
     return AttemptEnd.model_validate(found) if isinstance(found, Mapping) else None
 
 
 def end_status(end: AttemptEnd) -> dict[str, Any]:
-    """The field `lastEnded` of a status."""
     said = {"reason": end.reason[: c.REASON_CHARACTERS_MAX] or c.UNNAMED, "message": c.shorten(end.message)}
     return end.model_dump(by_alias=True) | said
 
 
-LOOK_MAX_S: Final = 30.0
-"""Most seconds that count between two looks; a run is looked at every few seconds."""
+GAP_MAX_S: Final = 30.0
+"""Maximum seconds counted between two checks. Checks are seconds apart, unless the operator was not running."""
 RUNS: Final = frozenset({SparkState.RUNNING, SparkState.UNKNOWN})
-"""States in which a driver may be at work: of a node that does not answer nobody knows it."""
+"""States in which a driver may be running; UNKNOWN includes a driver on a node that does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Seconds for which a subject was the same, as counted until `looked_at` (steady seconds)."""
+    """The `seconds` for which `subject` has not changed, counted up to `checked_at` (monotonic seconds)."""
 
     subject: str = ""
-    looked_at: float = 0.0
+    checked_at: float = 0.0
     seconds: float = 0.0
 
 
@@ -179,14 +171,14 @@ NEVER_WATCHED: Final = Watched()
 
 
 def watch(before: Watched, subject: str, tick: float) -> Watched:
-    """The seconds after a look at `tick`. Another subject starts from zero."""
+    """Add the seconds since the last check, or count from zero for another subject. `tick`: monotonic seconds."""
     if subject != before.subject:
         return Watched(subject, tick)
-    return Watched(subject, tick, before.seconds + min(max(tick - before.looked_at, 0.0), LOOK_MAX_S))
+    return Watched(subject, tick, before.seconds + min(max(tick - before.checked_at, 0.0), GAP_MAX_S))
 
 
 def subject_of(backfill: Backfill, application: SeenApplication, ledger_text: str) -> str:
-    """The thing that must change in time: before the driver runs its state, then its ledger."""
+    """Return a text that must change within the deadline: first when the driver starts, then with the ledger."""
     runs = application.state in RUNS
     return f"{backfill.metadata.uid} {backfill.attempts} {f'running {ledger_text}' if runs else 'starting'}"
 
@@ -194,37 +186,30 @@ def subject_of(backfill: Backfill, application: SeenApplication, ledger_text: st
 def late_start(
     backfill: Backfill, application: SeenApplication, watched: Watched, waiting: Problem | None
 ) -> Problem | None:
-    """The failure of an application whose driver does not run in time."""
     limit = backfill.spec.deadlines.start_seconds
     if application.state is not SparkState.SUBMITTED or watched.seconds < limit:
         return None
-    more = "or create another Backfill with a longer spec.deadlines.startSeconds"
+    reason, seen = c.DRIVER_NOT_STARTED, f"the driver did not run within {limit} s"
+    remedy = "see the SparkApplication and its pods"
     if waiting is not None:
-        return Problem(
-            waiting.reason, f"the driver did not run within {limit} s: {waiting.message}: correct the cause, {more}"
-        )
-    if not application.taken:
-        message = (
-            f"no Spark operator has taken the application within {limit} s: check that it runs and serves this "
-            f"namespace, {more}"
-        )
-        return Problem(c.SPARK_OPERATOR_NOT_RESPONDING, message)
-    message = f"the driver did not run within {limit} s: see the SparkApplication and its pods, {more}"
-    return Problem(c.DRIVER_NOT_STARTED, message)
+        reason, remedy = waiting.reason, f"{waiting.message}: correct the cause"
+    elif not application.taken:
+        reason, seen = c.SPARK_OPERATOR_NOT_RESPONDING, f"no Spark operator picked up the application within {limit} s"
+        remedy = "check that the Spark operator runs and watches this namespace"
+    longer = "or create another Backfill with a longer spec.deadlines.startSeconds"
+    return Problem(reason, f"{seen}: {remedy}, {longer}")
 
 
 def stalled(
     backfill: Backfill, application: SeenApplication, watched: Watched, waiting: Problem | None
 ) -> Problem | None:
-    """The failure of a driver that runs without progress.
-
-    A slice may take its own time on top: its tasks count that from when they call the handler, and before and after it
-    executors come, handlers are loaded, and files are written.
-    """
+    """The limit for a driver without progress is `progressSeconds` plus the maximum time of a slice. Tasks count the
+    slice's time from their first handler call. `progressSeconds` allows for the rest: starting executors, loading
+    handlers and writing files."""
     limit = backfill.spec.deadlines.progress_seconds + backfill.spec.slice.max_seconds
     if application.state not in RUNS or watched.seconds < limit:
         return None
     message = f"the driver ran for {limit} s without progress, so it was ended"
     if waiting is not None:
-        message = f"{message}; one of its pods did not run: {waiting.reason}: {waiting.message}"
+        message = f"{message}; one of its pods did not start: {waiting.reason}: {waiting.message}"
     return Problem(c.NO_PROGRESS, message)

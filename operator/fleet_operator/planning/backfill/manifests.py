@@ -1,43 +1,34 @@
-"""Builders of a Backfill's children: settings, the driver's account and rights, and its application.
+"""Builders of a Backfill's children: settings, the driver's account and permissions, and its application.
 
-Each states the full intent of its object and changes none of its inputs. The ledger is the exception: it is made empty,
-and only the driver writes it from then on.
+Each builder returns the complete object and does not modify its arguments. Only the ledger is incomplete: it is created
+empty, and after that only the driver writes it. A Backfill needs no finalizer, because it owns all its objects. Records
+written to a sink stay when the Backfill is deleted.
 
-Executors are the worker's pod with another program: credentials, placement, environment, volumes and helpers of the
-group's template, so what reaches the brokers and the handler's back ends from a worker reaches them from there. Spark
-fills in image, arguments, memory and processors. Only the driver has a token for Kubernetes. So it gets placement,
-labels and user of the group's template, and nothing that runs or that tells a webhook to run something: no containers,
-environment, volumes, sources or annotations.
+An executor's pod is a worker's pod with another program. It has the credentials, placement, environment, volumes and
+additional containers of the group's template, so an executor reaches the brokers and the handler's back ends if a
+worker does. Spark fills in image, arguments, memory and CPU.
+
+Only the driver's pod has a token for the Kubernetes API. So the driver gets only placement, labels and user from the
+group's template, and no user code: no containers, environment, volumes or sources. It also gets no annotations, because
+they determine what webhooks inject. Executors talk to the driver by Spark's protocol, and the driver has to trust them,
+because PySpark unpickles every task's accumulators in the driver.
+
+Decision: docs/decisions/0051-driver-permissions.md.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from fleet_consumer.contract import naming
+from fleet_consumer.contract import naming, pod
 from fleet_consumer.contract.backfill_config import VERSION
 from fleet_consumer.contract.backfill_ledger import CONTROL_KEY, Control, control_text
-from fleet_consumer.contract.pod import (
-    BACKFILL_CONFIG,
-    BACKFILL_FILE,
-    CANDIDATE_DIRECTORY,
-    CONFIG_DIRECTORY,
-    SINK_DIRECTORY,
-)
-from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, DriverSize, Sink, SinkVolume
+from fleet_operator.api.v1alpha1.backfill import Backfill, Compare, DriverSize, Sink
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning.backfill import spark
 from fleet_operator.planning.backfill.ranges import ResolvedRange, identity
-from fleet_operator.planning.backfill.spark import (
-    DRIVER_CONTAINER,
-    DRIVER_PROGRAM,
-    EXECUTOR_CONTAINER,
-    SPARK_VERSION,
-    spark_memory,
-)
 from fleet_operator.planning.fleet.pod_template import accompany, files_of, platform_gives_users
 from fleet_operator.planning.fleet.worker_config import HANDLER_PATH
 from fleet_operator.planning.objects import to_json
@@ -45,7 +36,7 @@ from fleet_operator.planning.run import run_config_map, run_head, run_pod
 
 
 class SourceFiles(NamedTuple):
-    """File names of the handlers' copied sources; None where an image has the source."""
+    """File names of the copied sources of both handlers, each None if the image contains the source."""
 
     handler: Collection[str] | None = None
     candidate: Collection[str] | None = None
@@ -53,10 +44,8 @@ class SourceFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """The handler to run and its source. `worker` is worker.json of the revision whose handler it is.
-
-    Files are None where an image has the source.
-    """
+    """The group's own handler and, for a comparison, the candidate. `worker`: the worker.json of the group's revision.
+    Files are None if the image contains the handler's source."""
 
     worker: Mapping[str, Any]
     handler_files: Mapping[str, str] | None = None
@@ -71,7 +60,7 @@ class Handlers:
 def backfill_config(
     backfill: Backfill, resolved: ResolvedRange, worker: Mapping[str, Any], handlers: str
 ) -> dict[str, Any]:
-    """The content of backfill.json for one pass. Times are epoch milliseconds."""
+    """Build the content of backfill.json for one pass. Times are epoch milliseconds."""
     spec, metadata = backfill.spec, backfill.metadata
     chosen = spec.filter
     return {
@@ -81,15 +70,15 @@ def backfill_config(
         "namespace": metadata.namespace,
         "worker": dict(worker),
         "topic": resolved.topic,
-        # Left out where they are not known: such a range is read as it was before they were kept.
+        # Unknown ids are left out; the driver then does not check them.
         **identity(resolved),
         "ranges": {str(partition): list(bounds) for partition, bounds in resolved.ranges.items()},
         "filter": {
             "keyRegex": chosen.key_regex if chosen else None,
             "headerEquals": dict(chosen.header_equals) if chosen else {},
             "fromTime": resolved.from_ms,
-            # The last seconds end with the log. A producer whose clock is fast has written records inside the range
-            # with a time after its end, and nothing would say that they were left out.
+            # A `range.last` ends at the end of the log, not at a time, because an end in time would silently leave out
+            # records of a producer whose clock is fast.
             "toTime": resolved.to_ms if spec.range.last is None else None,
         },
         "ordering": spec.ordering,
@@ -108,10 +97,8 @@ def backfill_config(
 
 
 def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handlers: str) -> dict[str, Any]:
-    """The settings of an earlier attempt for the next one: the brokers may have another address, the pass be another.
-
-    Nothing else follows the ConsumerGroup: records of one Backfill are handled alike.
-    """
+    """Renew the connection and the pass in an earlier attempt's settings. No other setting follows later changes of the
+    ConsumerGroup, so that all records of one Backfill are handled alike."""
     renewed = {**config, "worker": {**config["worker"], "connection": dict(connection)}}
     if config.get("compare") is not None:
         renewed["compare"] = {**config["compare"], "handlers": handlers}
@@ -121,7 +108,7 @@ def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handle
 def _sink(sink: Sink) -> dict[str, Any]:
     rendered: dict[str, Any] = {"topic": sink.topic and sink.topic.name, "parquet": None, "table": None}
     if sink.files is not None:
-        path = f"{SINK_DIRECTORY}/{sink.files.path}" if sink.files.volume is not None else sink.files.path
+        path = f"{pod.SINK_DIRECTORY}/{sink.files.path}" if sink.files.volume is not None else sink.files.path
         rendered["parquet"] = path
     if sink.table is not None:
         table = sink.table.model_dump(mode="json", by_alias=True, exclude={"volume"})
@@ -131,7 +118,7 @@ def _sink(sink: Sink) -> dict[str, Any]:
 
 
 def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict[str, Any]:
-    path = CANDIDATE_DIRECTORY if compare.config_map_ref is not None else None
+    path = pod.CANDIDATE_DIRECTORY if compare.config_map_ref is not None else None
     live = dict(worker["handler"]["python"] or {})
     return {
         "candidate": live if compare.itself else {"callable": compare.callable, "path": path},
@@ -144,16 +131,17 @@ def _compare(compare: Compare, worker: Mapping[str, Any], handlers: str) -> dict
 RBAC: Final = "rbac.authorization.k8s.io"
 DEFAULT_ACCOUNT: Final = "default"
 KEPT_SECONDS: Final = 86_400
-"""Time for which a finished application and its pods' logs are kept; the Backfill's own status stays."""
+"""Seconds for which a finished application and the logs of its pods are kept. The Backfill's status is kept longer."""
 CONF: Final = {
     "spark.eventLog.enabled": "false",
-    # An executor on a node that is drained ends the task in hand: see decom.sh of the Spark image.
+    # An executor on a node that is being drained finishes its present task: see decom.sh of the Spark image.
     "spark.decommission.enabled": "true",
-    # A record handled twice at the same time is worse than a slow task.
+    # Speculative copies of slow tasks would handle records twice at the same time.
     "spark.speculation": "false",
-    # Executors that die one after the other are those of one task, which Spark gives up after four, by its name.
+    # If executors die one after another, the cause is usually one task. Spark gives up that task after four failures
+    # and names it, so the limit of failed executors must not be reached first.
     "spark.executor.maxNumFailures": "100",
-    # What follows spares the driver rights on ConfigMaps, Services and claims.
+    # With these four settings, the driver needs no permissions on ConfigMaps, Services and PersistentVolumeClaims.
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.kubernetes.driver.service.deleteOnTermination": "false",
     "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
@@ -161,12 +149,12 @@ CONF: Final = {
 }
 
 SECURE: Final = {
-    # Tasks hold the password and the key for Kafka. Spark makes the secret, one for each application, and gives it to
-    # executors in their environment.
+    # Tasks contain the password and the private key for Kafka, so traffic is authenticated and encrypted. Spark creates
+    # a secret for each application, and passes it to the executors in their environment.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
-    # The default is for peers of older versions. The cipher stays AES/CTR: with AES/GCM a session of Spark 4.0.0 does
-    # not come up, as its first messages get no answer.
+    # The default version 1 exists only for older peers. The cipher is the default AES/CTR: with AES/GCM, Spark 4.0.0
+    # opens no session, because its first messages get no response.
     "spark.network.crypto.authEngineVersion": "2",
     "spark.network.crypto.saslFallback": "false",
 }
@@ -174,12 +162,13 @@ SECURE: Final = {
 
 
 def settings(backfill: Backfill, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The driver's settings. Changed only while no driver is at work."""
-    return run_config_map(backfill, naming.backfill_settings(backfill.metadata.name), {BACKFILL_FILE: to_json(config)})
+    """Build the ConfigMap with the driver's settings; it changes only while no driver runs."""
+    name = naming.backfill_settings(backfill.metadata.name)
+    return run_config_map(backfill, name, {pod.BACKFILL_FILE: to_json(config)})
 
 
 def sources(backfill: Backfill, handlers: Handlers) -> list[dict[str, Any]]:
-    """Copies of the handlers' sources, so that every attempt handles records alike."""
+    """Build ConfigMaps with copies of the handlers' sources, so that every attempt handles records alike."""
     name = backfill.metadata.name
     copies = (
         (naming.backfill_handler(name), handlers.handler_files),
@@ -189,20 +178,20 @@ def sources(backfill: Backfill, handlers: Handlers) -> list[dict[str, Any]]:
 
 
 def ledger(backfill: Backfill) -> dict[str, Any]:
-    """The ledger as it is made, for the driver to write."""
     return run_config_map(backfill, naming.backfill_ledger(backfill.metadata.name), {})
 
 
-def control(backfill: Backfill, orders: Control) -> dict[str, Any]:
-    """The orders to a running driver."""
-    data = {CONTROL_KEY: control_text(orders)}
+def control(backfill: Backfill, words: Control) -> dict[str, Any]:
+    data = {CONTROL_KEY: control_text(words)}
     return run_config_map(backfill, naming.backfill_control(backfill.metadata.name), data)
 
 
-def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_ACCOUNT) -> list[dict[str, Any]]:
-    """The driver's account with its rights: to its ledger and control, and by a ClusterRole to its executors.
+def driver_permissions(backfill: Backfill, cluster_role: str, account: str = DEFAULT_ACCOUNT) -> list[dict[str, Any]]:
+    """Build the driver's service account, a Role with its permissions on the ledger and control ConfigMaps, and the
+    bindings to this Role and to `cluster_role`, which has the permissions on executor pods.
 
-    The right to `use` the `account` of executors is for the chart's policy, which lets a driver make no pods of others.
+    The chart's admission policy lets a driver create pods with the default service account, and otherwise only with an
+    account that the driver may `use`. So the driver gets the permission to `use` the executors' `account`.
     """
     name, namespace = naming.backfill_driver(backfill.metadata.name), backfill.metadata.namespace
     run = backfill.metadata.name
@@ -222,7 +211,7 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
         return {**head, "roleRef": reference, "subjects": subjects}
 
     return [
-        # Only pods whose template asks for the token get it.
+        # A pod gets the token only if its template requests it.
         {**run_head("v1", "ServiceAccount", backfill, name), "automountServiceAccountToken": False},
         {**run_head(f"{RBAC}/v1", "Role", backfill, name), "rules": rules},
         binding(name, "Role", name),
@@ -233,7 +222,7 @@ def driver_rights(backfill: Backfill, cluster_role: str, account: str = DEFAULT_
 def application(
     backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, image: str
 ) -> dict[str, Any]:
-    """The application of the newest attempt. Pod settings go by pod templates, which need no webhook."""
+    """The newest attempt's SparkApplication. Its pod templates make the Spark operator's webhook unnecessary."""
     spec, metadata = backfill.spec, backfill.metadata
     own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
@@ -241,8 +230,8 @@ def application(
     def pods(size: DriverSize, account: str, component: str) -> dict[str, Any]:
         return {
             **size.model_dump(by_alias=True, exclude_none=True),
-            "memory": spark_memory(size.memory),
-            "memoryOverhead": spark_memory(size.memory_overhead),
+            "memory": spark.spark_memory(size.memory),
+            "memoryOverhead": spark.spark_memory(size.memory_overhead),
             "serviceAccount": account,
             "template": spark_pod(backfill, group, cluster, files, component=component),
         }
@@ -257,11 +246,11 @@ def application(
             "type": "Python",
             "pythonVersion": "3",
             "mode": "cluster",
-            "sparkVersion": SPARK_VERSION,
+            "sparkVersion": spark.SPARK_VERSION,
             "image": image,
             "imagePullPolicy": spec.spark.image_pull_policy,
-            "mainApplicationFile": DRIVER_PROGRAM,
-            "arguments": ["--config", BACKFILL_CONFIG, "--attempt", str(backfill.attempts)],
+            "mainApplicationFile": spark.DRIVER_PROGRAM,
+            "arguments": ["--config", pod.BACKFILL_CONFIG, "--attempt", str(backfill.attempts)],
             "restartPolicy": {"type": "Never"},
             "timeToLiveSeconds": KEPT_SECONDS,
             "sparkConf": {**CONF, **own, **SECURE, **{name: str(on).lower() for name, on in switches.items()}},
@@ -273,27 +262,24 @@ def application(
 
 
 def executor_account(group: ConsumerGroup) -> str:
-    """The service account of executors, which is that of the group's workers."""
     return group.spec.template.spec.service_account_name or DEFAULT_ACCOUNT
 
 
 DRIVER: Final = "backfill-driver"
 EXECUTOR: Final = "backfill-executor"
-"""Components of the pods."""
 SPARK_USER: Final = 185
 SPARK_GROUP: Final = 0
-"""User and group of Consumer Fleet's Spark image; that group owns the files which Spark writes."""
+"""User and group ids of Consumer Fleet's Spark image; the group owns the files that Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": False, "AWS_SECRET_ACCESS_KEY": False, "AWS_SESSION_TOKEN": True}
-"""Variables with the credentials of an object store, which are the Secret's keys; True for one that may be missing."""
+"""Environment variables with an object store's credentials, and their keys in the Secret; True if optional."""
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
-CANDIDATE_PATH: Final = CANDIDATE_DIRECTORY.removeprefix(f"{CONFIG_DIRECTORY}/")
+CANDIDATE_PATH: Final = pod.CANDIDATE_DIRECTORY.removeprefix(f"{pod.CONFIG_DIRECTORY}/")
 
 
 def spark_pod(
     backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, component: str
 ) -> dict[str, Any]:
-    """The template of one kind of pods."""
     if component == DRIVER:
         group, files = _bare(group), SourceFiles()
     template, container, sources = run_pod(backfill, group, cluster, component, [], image="")
@@ -301,12 +287,15 @@ def spark_pod(
     accompany(spec, container)
     for key in SPARK_FILLS_IN:
         container.pop(key, None)
-    container["name"] = DRIVER_CONTAINER if component == DRIVER else EXECUTOR_CONTAINER
+    container["name"] = spark.DRIVER_CONTAINER if component == DRIVER else spark.EXECUTOR_CONTAINER
     sources[:0] = _sources(backfill.metadata.name, files)
     sink = backfill.spec.sink
     if sink.files is not None and sink.files.volume is not None:
-        spec["volumes"].append({"name": SINK_VOLUME, **_sink_volume(sink.files.volume)})
-        container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": SINK_DIRECTORY})
+        claim = sink.files.volume.persistent_volume_claim
+        csi = {"csi": copy.deepcopy(sink.files.volume.csi)}
+        source = csi if claim is None else {"persistentVolumeClaim": {"claimName": claim.claim_name}}
+        spec["volumes"].append({"name": SINK_VOLUME, **source})
+        container["volumeMounts"].append({"name": SINK_VOLUME, "mountPath": pod.SINK_DIRECTORY})
     if sink.secret_ref is not None:
         container["env"] = [each for each in container["env"] if each["name"] not in CREDENTIALS]
         for name, optional in CREDENTIALS.items():
@@ -327,7 +316,6 @@ def spark_pod(
 
 
 def _bare(group: ConsumerGroup) -> ConsumerGroup:
-    """The group without what its template runs."""
     template = group.spec.template
     spec = template.spec.model_copy(update={"containers": (), "init_containers": (), "volumes": ()})
     metadata = template.metadata.model_copy(update={"annotations": {}})
@@ -336,15 +324,14 @@ def _bare(group: ConsumerGroup) -> ConsumerGroup:
 
 
 def _user(group: ConsumerGroup) -> dict[str, int]:
-    """User and groups of the image. A group of files that the template asks for stays: its volumes may need it."""
+    """The Spark image's ids. An `fsGroup` in the ConsumerGroup's template is kept, because its volumes may need it."""
     given = group.spec.template.spec.security_context.fs_group
     file_group = SPARK_USER if given is None else given
     return {"runAsUser": SPARK_USER, "runAsGroup": SPARK_GROUP, "fsGroup": file_group}
 
 
 def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
-    """ConfigMaps of the settings and of copied sources."""
-    found = [files_of("configMap", naming.backfill_settings(name), [(BACKFILL_FILE, BACKFILL_FILE)])]
+    found = [files_of("configMap", naming.backfill_settings(name), [(pod.BACKFILL_FILE, pod.BACKFILL_FILE)])]
     copies = (
         (naming.backfill_handler(name), HANDLER_PATH, files.handler),
         (naming.backfill_candidate(name), CANDIDATE_PATH, files.candidate),
@@ -353,9 +340,3 @@ def _sources(name: str, files: SourceFiles) -> list[dict[str, Any]]:
         if keys is not None:
             found.append(files_of("configMap", config_map, [(key, f"{path}/{key}") for key in sorted(keys)]))
     return found
-
-
-def _sink_volume(volume: SinkVolume) -> dict[str, Any]:
-    if volume.persistent_volume_claim is not None:
-        return {"persistentVolumeClaim": {"claimName": volume.persistent_volume_claim.claim_name}}
-    return {"csi": copy.deepcopy(volume.csi)}

@@ -1,9 +1,7 @@
-"""Obstacles to starting an attempt of a Backfill, and reasons why there can never be one. Pure.
+"""Obstacles that prevent an attempt of a Backfill now, and errors that prevent every attempt. Pure.
 
-Ordered chains: the first entry that applies is what people should fix first.
+Each function reports only the first problem that applies; problems are ordered by what a user has to fix first.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,19 +12,13 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.backfill import SPARK_CONF, Backfill
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
+from fleet_operator.planning import run
 from fleet_operator.planning.backfill.ranges import find_range_refusal
 from fleet_operator.planning.fleet.blocking import SECRET_PROBLEMS
 from fleet_operator.planning.fleet.restricted import find_template_problem
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.run import (
-    ReferencedGroup,
-    find_connection_obstacle,
-    find_doubt,
-    find_group_obstacle,
-    no_group,
-    refuse_pattern,
-)
+from fleet_operator.planning.run import ReferencedGroup
 from fleet_operator.planning.topic_pattern import usable_pattern
 
 BROKERS: Final = "__"
@@ -34,9 +26,9 @@ ANOTHER: Final = "create another Backfill"
 
 
 def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
-    """The reason why an immutable spec can never be carried out, where the CRD cannot refuse it."""
+    """Return the first error in the immutable spec that the CRD cannot refuse and that rules out every attempt."""
     pattern = backfill.spec.filter.key_regex if backfill.spec.filter is not None else None
-    refused_key = refuse_pattern("spec.filter.keyRegex", pattern, ANOTHER)
+    refused_key = run.refuse_pattern("spec.filter.keyRegex", pattern, ANOTHER)
     problem = refused_key or find_range_refusal(backfill) or _conf_refusal(backfill)
     if problem is not None or group is None:
         return problem
@@ -45,20 +37,20 @@ def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | N
 
 
 def find_handler_refusal(backfill: Backfill, worker: Mapping[str, Any]) -> Problem | None:
-    """The reason why a group's handler can never be run on Spark; `worker` is its worker.json."""
+    """Return the reason why the group's handler cannot run on Spark, or None. `worker` is the group's worker.json."""
     name, python = backfill.spec.group_ref.name, worker["handler"].get("python")
     if python is None:
         if backfill.spec.compare is None:
             return None
         message = (
             f"ConsumerGroup {name!r} has an HTTP handler, and a comparison calls Python handlers only: give the group "
-            f"one (spec.handler.python) and {ANOTHER}"
+            f"a Python handler (spec.handler.python) and {ANOTHER}"
         )
         return Problem(c.HANDLER_UNSUPPORTED, message)
     if python.get("path") is None and backfill.spec.spark.image is None:
         message = (
             f"handler {python['callable']!r} of ConsumerGroup {name!r} is in the workers' image: build an image FROM "
-            f"Consumer Fleet's Spark image that has it too, and {ANOTHER} with it in spec.spark.image"
+            f"Consumer Fleet's Spark image that contains the handler, and {ANOTHER} with this image in spec.spark.image"
         )
         return Problem(c.SPARK_IMAGE_REQUIRED, message)
     return None
@@ -69,13 +61,13 @@ def source_topic(backfill: Backfill, group: ConsumerGroup) -> str | Problem:
         return backfill.topic
     if len(group.source_topics) == 1:
         return group.source_topics[0]
-    seen = "a pattern of topics" if group.spec.topic_pattern is not None else f"{len(group.source_topics)} topics"
-    message = f"ConsumerGroup {group.metadata.name!r} has {seen}: {ANOTHER} with one in spec.source.topic"
+    seen = "a topic pattern" if group.spec.topic_pattern is not None else f"{len(group.source_topics)} topics"
+    message = f"ConsumerGroup {group.metadata.name!r} has {seen}: {ANOTHER} with one topic in spec.source.topic"
     return Problem(c.SOURCE_TOPIC_REQUIRED, message)
 
 
 def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
-    """The topics that a run writes to, which must exist; a dry run writes nothing."""
+    """Return the topics to which a run writes and which must therefore exist. A dry run writes to no topic."""
     if backfill.spec.dry_run:
         return ()
     sink = backfill.spec.sink.topic
@@ -84,11 +76,11 @@ def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
 
 
 def missing_topic(group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
-    """The problem with the topics to write to; `unknown` are those that the brokers do not know."""
+    """Return the problem of the first of the `unknown` topics, to which a run would write; None if there are none."""
     for topic in unknown:
         if topic == naming.failed_topic(group.group_id):
             message = (
-                f"topic {topic!r}, for failed records, does not exist: see the condition TopicsReady of ConsumerGroup "
+                f"failed topic {topic!r} does not exist: see the condition TopicsReady of ConsumerGroup "
                 f"{group.metadata.name!r}"
             )
             return Problem(c.FAILED_TOPIC_NOT_FOUND, message)
@@ -97,32 +89,31 @@ def missing_topic(group: ConsumerGroup, unknown: Iterable[str]) -> Problem | Non
 
 
 def find_obstacle(backfill: Backfill, found: ReferencedGroup) -> Problem | None:
-    """The first reason why no attempt can be started now, or None."""
     group, seen = found.group, found.seen
     if group is None:
-        return no_group(backfill, found)
-    cluster = find_group_obstacle("Backfill", group, found)
+        return run.no_group(backfill, found)
+    cluster = run.find_group_obstacle("Backfill", group, found)
     if isinstance(cluster, Problem):
         return cluster
-    doubt = find_doubt(backfill, found, "create another Backfill", begun=backfill.attempts > 0)
-    return _cluster_obstacle(cluster, seen) or doubt or find_template_problem(group.spec.template)
+    memory_gap = run.find_memory_gap(backfill, found, ANOTHER, begun=backfill.attempts > 0)
+    return _cluster_obstacle(cluster, seen) or memory_gap or find_template_problem(group.spec.template)
 
 
 def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
     name = cluster.metadata.name
-    obstacle = find_connection_obstacle(cluster, seen)
+    obstacle = run.find_connection_obstacle(cluster, seen)
     if obstacle is not None or seen is None:
         return obstacle
     if seen.reason in SECRET_PROBLEMS:
         return Problem(seen.reason, seen.message)
     if not (seen.identified and seen.cluster_id):
-        message = f"the cluster id of KafkaCluster {name!r} has not been seen with its present connection: wait"
+        message = f"the cluster id of KafkaCluster {name!r} has not been observed with its present connection: wait"
         return Problem(c.NOT_YET_OBSERVED, message)
     return None
 
 
 def _conf_refusal(backfill: Backfill) -> Problem | None:
-    """The CRD refuses it too; the cluster may have an older one."""
+    """Refuse the Spark settings that the CRD of this version refuses, because the cluster may have an older CRD."""
     for name in backfill.spec.spark.spark_conf:
         if re.search(SPARK_CONF, name) is None:
             return Problem(c.SPARK_CONF_REFUSED, f"spec.spark.sparkConf must not set {name}: {ANOTHER} without it")
@@ -133,20 +124,18 @@ def _sink_refusal(backfill: Backfill, group: ConsumerGroup, source: str) -> Prob
     sink = backfill.spec.sink.topic
     if sink is None:
         return None
+    pattern = usable_pattern(group)
+    matches = pattern is not None and naming.pattern_matches(pattern, sink.name)
     if naming.is_managed_topic(sink.name) or sink.name.startswith(BROKERS):
         seen = "is managed by Consumer Fleet or by the brokers"
-    elif sink.name == source or sink.name in group.source_topics or _matches(group, sink.name):
-        seen = f"is read by ConsumerGroup {group.metadata.name!r}, which would handle the records as new ones"
+    elif sink.name == source or sink.name in group.source_topics or matches:
+        seen = f"is read by ConsumerGroup {group.metadata.name!r}, which would handle the output as new records"
     elif sink.name in group.spec.handler.outputs:
         seen = (
-            f"is in spec.handler.outputs of ConsumerGroup {group.metadata.name!r}, whose readers would take it for new"
+            f"is in spec.handler.outputs of ConsumerGroup {group.metadata.name!r}, so the readers of this topic would "
+            "handle the output as new records"
         )
     else:
         return None
     message = f"spec.sink.topic.name: {sink.name!r} {seen}: {ANOTHER} with a topic of its own"
     return Problem(c.SINK_TOPIC_REFUSED, message)
-
-
-def _matches(group: ConsumerGroup, topic: str) -> bool:
-    pattern = usable_pattern(group)
-    return pattern is not None and naming.pattern_matches(pattern, topic)

@@ -1,9 +1,12 @@
 """Range of a Backfill: the question to the brokers, and the offsets that follow from their answer. Pure.
 
-It is resolved once. Times, and the end of a topic, mean something else a moment later; offsets do not.
-"""
+A range is resolved to offsets only once, because a time or the end of a topic may mean other offsets a moment later.
 
-from __future__ import annotations
+Kafka can look up the first record at or after a time, and a range begins there. It cannot look up the last record
+before a time, because timestamps in a log are not in order. So a time range is read to the end of the log, and tasks
+select records by timestamp. (In a topic of flights, an end at the first later timestamp would have missed 498 of the
+26,865 records of January.)
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,22 +23,24 @@ from fleet_operator.planning.problem import Problem, Refused
 from fleet_operator.planning.run import refuse_time
 
 PARTITIONS_MAX: Final = 5000
-"""Most partitions of a range: status holds the offsets of all of them."""
+"""Maximum number of partitions in a range, because the status lists the offsets of every partition."""
 SHOWN_MAX: Final = 5
-"""Partitions that a message names."""
+"""Maximum number of partitions named in a message."""
 IDENTITY: Final = ("clusterId", "topicId", "sampledFrom")
 
 Ranges = Mapping[int, tuple[int, int]]
-"""The first offset and the end (exclusive) by partition."""
+"""The first offset and the end offset (exclusive) of each partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeQuestion:
-    """A question to the brokers about `topic`; `others` are topics that must exist.
+    """A question to the brokers about the offsets of `topic`.
 
-    `from_ms` and `to_ms` are the times of the records, None for a range in offsets. `end_ms` is the time that is asked
-    for to find the end: later than `to_ms`, as timestamps of a log are not in order. None takes the end of the log: one
-    record of a producer whose clock is fast has any time. With `read_committed`, ends leave out open transactions.
+    - `read_committed`: the group reads committed records only, so end offsets exclude open transactions.
+    - `from_ms`, `to_ms`: the time range of the records in epoch milliseconds; None for a range in offsets.
+    - `end_ms`: the read ends at the first record with this timestamp or a later one. It is later than `to_ms`, because
+      timestamps in a log are not in order. None: the read ends at the end of the log.
+    - `others`: other topics whose existence is checked.
     """
 
     topic: str
@@ -47,13 +52,15 @@ class RangeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReading:
-    """The brokers' answer, by partition; what could not be read is absent.
+class TopicOffsets:
+    """The brokers' answer, with offsets keyed by partition; offsets that could not be read are absent.
 
-    `partitions` is None for a topic that the asked broker does not know. `first` and `end` are the first offsets at or
-    after `from_ms` and `end_ms` of the question, None where all records are older. `highs` are the ends of the log with
-    its open transactions, where `ends` leave them out. `unknown` are those of `others` that are not there. `cluster_id`
-    and `topic_id` are None from brokers without such ids.
+    - `partitions`: the number of partitions; None if the queried broker does not know the topic.
+    - `starts`, `ends`: the first offset and the end offset of the log.
+    - `first`, `end`: first offsets at or after `from_ms` and `end_ms` of the question, None if all records are older.
+    - `highs`: with `read_committed`, end offsets including open transactions, which `ends` exclude.
+    - `unknown`: the topics in the question's `others` that do not exist.
+    - `cluster_id`, `topic_id`: None if the brokers do not return such ids.
     """
 
     partitions: int | None
@@ -69,12 +76,14 @@ class TopicReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRange:
-    """A range in offsets, without empty partitions. Times are those of the records.
+    """A range in offsets, without empty partitions.
 
-    `cluster_id` and `topic_id` tell whose offsets they are: a topic of the same name on another cluster, or one that
-    was created again, has other records there. They are None for a range that was resolved without them. `note` is what
-    is missing of it, `cut` what lies behind its end and is not read. `sampled_from` are the offsets of the whole that
-    it is a sample of, None where it is the whole.
+    - `cluster_id`, `topic_id`: the cluster and the topic of the offsets, None if unknown. On another cluster, or in a
+      topic that was created again, other records have these offsets.
+    - `sampled_from`: the number of offsets of the whole range if this range is a sample of it; otherwise None.
+    - `from_ms`, `to_ms`: the time range of the record timestamps in epoch milliseconds; None for a range in offsets.
+    - `note`: a remark that records of the range were deleted, empty if none were. `cut`: a remark that the log has
+      records after the range that are not read, empty if it has none.
     """
 
     topic: str
@@ -89,19 +98,17 @@ class ResolvedRange:
 
     @property
     def offsets(self) -> int:
-        """All offsets of the range."""
         return sum(end - first for first, end in self.ranges.values())
 
     @property
     def size(self) -> str:
-        """The size in words."""
         of = "" if self.sampled_from is None else f" (a sample of {self.sampled_from})"
         return f"{self.offsets} offsets{of} in {len(self.ranges)} partitions"
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A range that may be resolved later."""
+    """A range that cannot be resolved now, but may be later."""
 
     problem: Problem
 
@@ -110,7 +117,6 @@ Resolution = ResolvedRange | Refused | Unresolved
 
 
 def find_range_refusal(backfill: Backfill) -> Problem | None:
-    """The problem of a time of the spec that is none."""
     time, remedy = backfill.spec.range.time, "create another Backfill"
     if time is None:
         return None
@@ -122,14 +128,14 @@ def find_range_refusal(backfill: Backfill) -> Problem | None:
 def ask_range(
     backfill: Backfill, topic: str, *, read_committed: bool, others: Iterable[str], now: float
 ) -> RangeQuestion:
-    """The question for a spec without a refusal; the last seconds end at `now`."""
+    """Build the question for a valid spec. A `range.last` ends at `now`, in epoch seconds."""
     wanted, from_s, to_s, end_s = backfill.spec.range, None, None, None
     if wanted.time is not None:
         from_s, to_s = times.from_text(wanted.time.from_), times.from_text(wanted.time.to)
         late = wanted.time.late_seconds
         end_s = None if to_s is None or late is None else to_s + late
     elif wanted.last is not None:
-        # Whole seconds, as the status has them; records of this very second are in.
+        # Rounded to whole seconds, as in the status, so that the records of the present second are included.
         from_s, to_s = int(now) - wanted.last.seconds, int(now) + 1
     return RangeQuestion(
         topic=topic,
@@ -141,21 +147,20 @@ def ask_range(
     )
 
 
-def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> Resolution:
-    """The offsets of a range, from what the brokers have."""
+def resolve(backfill: Backfill, question: RangeQuestion, read: TopicOffsets) -> Resolution:
     topic = question.topic
     if read.partitions is None:
-        message = f"topic {topic!r} is not on the Kafka cluster: create another Backfill with a topic that is"
+        message = f"topic {topic!r} is not on the Kafka cluster: create another Backfill with an existing topic"
         return Refused(Problem(c.SOURCE_TOPIC_NOT_FOUND, message))
     chosen = _partitions(backfill, read.partitions)
     strange = sorted(partition for partition in chosen if partition >= read.partitions)
     if strange:
-        message = f"topic {topic!r} has {read.partitions} partitions, from 0 on: there is no partition {_few(strange)}"
+        message = f"topic {topic!r} has {read.partitions} partitions, numbered from 0, and no partition {_few(strange)}"
         return Refused(Problem(c.PARTITION_NOT_FOUND, message))
     if len(chosen) > PARTITIONS_MAX:
         message = (
-            f"the range has {len(chosen)} partitions of topic {topic!r}, and a Backfill takes {PARTITIONS_MAX} at "
-            "most: create several with other spec.source.partitions"
+            f"the range has {len(chosen)} partitions of topic {topic!r}, and a Backfill can have at most "
+            f"{PARTITIONS_MAX}: create several Backfills with different spec.source.partitions"
         )
         return Refused(Problem(c.RANGE_TOO_LARGE, message))
     asked: list[Mapping[int, object]] = [read.starts, read.ends]
@@ -164,12 +169,12 @@ def resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading) -> 
     asked += [read.highs] if question.read_committed else []
     silent = sorted(partition for partition in chosen if any(partition not in answer for answer in asked))
     if silent:
-        message = f"offsets of topic {topic!r} cannot be read in partition {_few(silent)}: its leader does not answer"
+        message = f"offsets of topic {topic!r} cannot be read in partition {_few(silent)}: the leader does not answer"
         return Unresolved(Problem(c.PARTITIONS_UNKNOWN, message))
     return _resolve(backfill, question, read, chosen)
 
 
-def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, chosen: tuple[int, ...]) -> Resolution:
+def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicOffsets, chosen: tuple[int, ...]) -> Resolution:
     wanted, topic = backfill.spec.range, question.topic
     given = {each.partition: each for each in wanted.offsets or ()}
     found: dict[int, tuple[int, int]] = {}
@@ -179,44 +184,34 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
         high = max(read.highs.get(partition, end), end)
         if wanted.offsets is not None:
             of = given[partition]
-            problem = _beyond(of, topic, high)
-            if problem is not None:
+            if (problem := _beyond(of, topic, high)) is not None:
                 return Refused(problem)
-            first, last = of.from_, of.to
+            first, last, lost = of.from_, of.to, f"and the range begins at {of.from_}"
             gone = first < min(start, last)
         else:
             at_from = read.first[partition]
             at_to = None if question.end_ms is None else read.end[partition]
             first, last = end if at_from is None else at_from, high if at_to is None else at_to
+            lost = "and earlier records may have been in the range"
             if at_to is not None and at_to < end:
-                cut.append(f"partition {partition} ends at offset {at_to}, and its log at {end}")
-            # The oldest record that is left is young enough, or none is left: those that are gone may have been, too.
-            # The start of the log was asked for last, so it may be behind the first record of the range by now.
+                cut.append(f"in partition {partition}, the range ends at offset {at_to} and the log at {end}")
+            # If the oldest remaining record is in the range, or no record remains, deleted records may have been in the
+            # range too. The start of the log is read last, so retention may already have moved it past the range's
+            # first record.
             gone = start > 0 and ((at_from is not None and at_from <= start) or start >= end)
         if last > end:
             return Unresolved(_open_transaction(topic, partition, end, high))
         if gone:
-            wish = (
-                f"and the range at {first}" if wanted.offsets is not None else "and what was before may be of the range"
-            )
-            expired.append(f"partition {partition} begins at offset {start} now, {wish}")
+            expired.append(f"partition {partition} now begins at offset {start}, {lost}")
         first = min(max(first, start), end)
         last = min(max(last, first), end)
         if last > first:
             found[partition] = (first, last)
-    note = ""
-    if expired:
-        more = f" (and {len(expired) - 1} more partitions like it)" if len(expired) > 1 else ""
-        note = f"the oldest records of topic {topic!r} were deleted: {expired[0]}{more}"
-        if wanted.expired == "Fail":
-            remedy = (
-                "create another Backfill with a later range, or with spec.range.expired: Ignore to take what is there"
-            )
-            return Refused(Problem(c.RANGE_EXPIRED, f"{note}: {remedy}"))
-    behind = ""
-    if cut:
-        more = f" (and {len(cut) - 1} more partitions like it)" if len(cut) > 1 else ""
-        behind = f"{cut[0]}{more}: the record there is spec.range.time.lateSeconds after to, and none behind it is read"
+    note = f"the oldest records of topic {topic!r} were deleted: {_first_of(expired)}" if expired else ""
+    if expired and wanted.expired == "Fail":
+        remedy = "create another Backfill with a later range or, for the remaining records, spec.range.expired: Ignore"
+        return Refused(Problem(c.RANGE_EXPIRED, f"{note}: {remedy}"))
+    rest = "the record at the range's end is at least lateSeconds after spec.range.time.to, so the read ends there"
     whole = ResolvedRange(
         topic=topic,
         ranges=found,
@@ -225,16 +220,15 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicReading, ch
         from_ms=question.from_ms,
         to_ms=question.to_ms,
         note=note,
-        cut=behind,
+        cut=f"{_first_of(cut)}: {rest}" if cut else "",
     )
     return whole if wanted.sample is None else take_sample(whole, wanted.sample)
 
 
 def take_sample(whole: ResolvedRange, size: str) -> ResolvedRange:
-    """The beginning of each partition's range: a share of it, such as 0.5%, or its part of a number of offsets in all.
-
-    Of a number small partitions leave to the others what they do not have.
-    """
+    """Take a sample from the beginning of each partition's range. `size`: a share of the range, such as `0.5%`, or a
+    total number of offsets, which the partitions share equally. If a partition has fewer offsets than its share, the
+    other partitions share the difference."""
     sizes = sorted((end - first, partition) for partition, (first, end) in whole.ranges.items())
     share, left = size.removesuffix("%"), int(size) if size.isdigit() else 0
     counts = dict[int, int]()
@@ -249,8 +243,8 @@ def take_sample(whole: ResolvedRange, size: str) -> ResolvedRange:
 def _open_transaction(topic: str, partition: int, first: int, high: int) -> Problem:
     message = (
         f"partition {partition} of topic {topic!r} has an open transaction at offset {first}, its log ends at {high}, "
-        "and the group reads committed records only: the range waits until the transaction ends; one that hangs is "
-        "found and aborted with kafka-transactions.sh"
+        "and the group reads committed records only: the range waits until the transaction ends; find and abort a "
+        "hanging transaction with kafka-transactions.sh"
     )
     return Problem(c.OPEN_TRANSACTION, message)
 
@@ -268,14 +262,13 @@ def _beyond(wanted: PartitionRange, topic: str, end: int) -> Problem | None:
         if offset > end:
             message = (
                 f"spec.range.offsets[].{name} is {offset} for partition {wanted.partition} of topic {topic!r}, "
-                f"which ends at {end}: create another Backfill that ends there, or wait for the records"
+                f"which ends at {end}: create another Backfill whose range ends there, or wait for the records"
             )
             return Problem(c.OFFSETS_BEYOND_END, message)
     return None
 
 
 def range_status(resolved: ResolvedRange) -> dict[str, Any]:
-    """The fields of a status that hold a range."""
     status: dict[str, Any] = {
         "topic": resolved.topic,
         "resolvedRange": [
@@ -284,21 +277,21 @@ def range_status(resolved: ResolvedRange) -> dict[str, Any]:
     }
     status |= identity(resolved)
     if resolved.from_ms is not None and resolved.to_ms is not None:
-        # A status has whole seconds: the times themselves are in the spec, or `last` was resolved to whole ones.
+        # Whole seconds are enough in the status: the spec has exact times, and `range.last` is resolved to whole
+        # seconds.
         bounds = (resolved.from_ms, resolved.to_ms)
         status["resolvedTime"] = dict(zip(("from", "to"), (times.to_text(at / 1000) for at in bounds), strict=True))
     return status
 
 
 def identity(resolved: ResolvedRange) -> dict[str, str | int]:
-    """The ids of a range's cluster and topic, and the size of what it is a sample of, as far as there are any, by their
-    names in a status and in settings."""
+    """Cluster id, topic id and `sampledFrom`, each only if it is known, keyed as in the status and the settings."""
     known = zip(IDENTITY, (resolved.cluster_id, resolved.topic_id, resolved.sampled_from), strict=True)
     return {name: value for name, value in known if value is not None}
 
 
 def read_range(backfill: Backfill) -> ResolvedRange | None:
-    """The range in a Backfill's status; None before it was resolved, and where it cannot be read."""
+    """Read the range from a Backfill's status; None if it is not resolved yet or unreadable."""
     status = backfill.status
     topic, found = status.get("topic"), status.get("resolvedRange")
     if not isinstance(topic, str) or not isinstance(found, list):
@@ -324,10 +317,9 @@ def read_range(backfill: Backfill) -> ResolvedRange | None:
 
 
 def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
-    """The range in the settings of an attempt."""
     from_ms, to_ms, last = config.filter.from_ms, config.filter.to_ms, backfill.spec.range.last
     if last is not None and from_ms is not None and to_ms is None:
-        # Settings of the last seconds have no end in time. It is the one that `ask_range` gave the question.
+        # The settings for a `range.last` have no end in time; this is the end that `ask_range` used.
         to_ms = from_ms + (last.seconds + 1) * 1000
     return ResolvedRange(
         topic=config.topic,
@@ -341,26 +333,29 @@ def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
 
 
 def find_other_cluster(resolved: ResolvedRange | None, seen: ClusterObservation | None) -> Problem | None:
-    """The reason why the offsets of a range are those of other records, or None: the group's cluster is another one.
-
-    A topic that was created again is for the driver to find, which asks before each slice: a look of an observer may be
-    older than the range.
-    """
+    """The problem of a range that was resolved on another Kafka cluster than the group's present one. A recreated topic
+    is detected by the driver instead, with a request before each slice. The observer's last poll cannot show it,
+    because it may be older than the range."""
     if resolved is None or resolved.cluster_id is None or seen is None or not (seen.identified and seen.cluster_id):
         return None
     if seen.cluster_id == resolved.cluster_id:
         return None
     message = (
         f"the range was resolved on Kafka cluster {resolved.cluster_id}, and the ConsumerGroup is on Kafka cluster "
-        f"{seen.cluster_id} now, where these offsets of topic {resolved.topic!r} are other records; what was handled "
-        "so far stays handled: create another Backfill for the rest of the range"
+        f"{seen.cluster_id} now, where topic {resolved.topic!r} has other records at these offsets; records handled so "
+        "far stay handled: create another Backfill for the rest of the range"
     )
     return Problem(c.RANGE_LOST, message)
 
 
 def _milliseconds(at: float | None) -> int | None:
-    """Epoch milliseconds of whole seconds or of a time of the spec; Kafka's negative times are words."""
+    """Convert epoch seconds to milliseconds, at least 0 because negative timestamps have special meanings in Kafka."""
     return None if at is None else max(round(at * 1000), 0)
+
+
+def _first_of(partitions: list[str]) -> str:
+    more = f" (and {len(partitions) - 1} more partitions like it)" if len(partitions) > 1 else ""
+    return f"{partitions[0]}{more}"
 
 
 def _few(partitions: list[int]) -> str:

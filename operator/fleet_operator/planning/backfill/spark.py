@@ -1,10 +1,9 @@
 """SparkApplications (`sparkoperator.k8s.io/v1beta2`), which the kubeflow Spark operator runs. Pure.
 
-An application is created once and never edited: the Spark operator answers an edit with a second run, and its own
-`suspend` starts over. To cancel one is to delete its object; the operator and owner references remove its pods.
+An application is created once and never edited, because the Spark operator runs an edited application again. Its own
+`suspend` is not used, because a resumed application starts over. An application is cancelled by deletion; the Spark
+operator and owner references then remove its pods.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -17,15 +16,15 @@ from kubernetes.utils.quantity import parse_quantity
 
 SPARK_VERSION: Final = "4.0.0"
 DRIVER_PROGRAM: Final = "local:///opt/fleet/backfill.py"
-"""The driver in Consumer Fleet's Spark image."""
+"""Path of the driver program in Consumer Fleet's Spark image."""
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 MESSAGE_CHARACTERS_MAX: Final = 512
 SEEN_CHARACTERS_MAX: Final = 4096
 LOG_CHARACTERS_MAX: Final = 256 * 1024
-"""Spark's messages may have the log of a whole process."""
+"""Maximum length of text that is searched for errors. Spark's messages may contain the whole log of a process."""
 NOT_SUBMITTED: Final = "failed to submit spark application"
-"""Beginning of the message of an application whose driver could not be made."""
+"""Start of an application's error message if its driver could not be created."""
 ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
 
 
@@ -33,7 +32,7 @@ MIB: Final = 2**20
 
 
 def spark_memory(quantity: str) -> str:
-    """A quantity of Kubernetes as Spark reads sizes of memory, where `m` is MiB; rounded up."""
+    """Convert a Kubernetes quantity to a Spark memory size, in which `m` means MiB; rounded up."""
     size = parse_quantity(quantity)  # type: ignore[no-untyped-call]
     return f"{math.ceil(size / MIB)}m"
 
@@ -48,14 +47,14 @@ class SparkState(Enum):
 
     @property
     def over(self) -> bool:
-        """True if no driver will run any more."""
+        """True if no driver runs or will run."""
         return self in (SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenApplication:
-    """An application as found. `taken`: an operator for Spark has seen it; `submitted` is false where it could not make
-    the driver. `driver_pod` is empty while not known."""
+    """An application as read from the API server. `taken`: a Spark operator has seen it. `submitted`: False if the
+    Spark operator could not create the driver. `driver_pod`: empty while unknown."""
 
     state: SparkState
     message: str = ""
@@ -81,12 +80,11 @@ STATES: Final = {
     "COMPLETED": SparkState.SUCCEEDED,
     "FAILED": SparkState.FAILED,
 }
-"""Terminal are COMPLETED and FAILED only. Others, such as SUBMISSION_FAILED, SUSPENDED and UNKNOWN, become one of these
-or meet a deadline."""
+"""States that the Spark operator reports; only COMPLETED and FAILED are final. Unlisted ones, such as SUBMISSION_FAILED
+and SUSPENDED, count as UNKNOWN; they change to a listed state, or a deadline ends the attempt."""
 
 
 def read_application(body: Mapping[str, Any] | None) -> SeenApplication:
-    """An object as found; None if there is none."""
     if body is None:
         return NO_APPLICATION
     status = body.get("status") or {}
@@ -105,6 +103,6 @@ def read_application(body: Mapping[str, Any] | None) -> SeenApplication:
 
 
 def _errors(log: str) -> str:
-    """The errors in the log of spark-submit, which is the whole message of a failed submission, 11 KB; else the log."""
+    """The errors in spark-submit's log, which is the message of a failed submission (11 KB); the log if it has none."""
     found = ERROR_LINE.findall(log[:LOG_CHARACTERS_MAX])
     return f"spark-submit failed: {'; caused by '.join(each.strip() for each in found)}" if found else log

@@ -1,40 +1,38 @@
-"""The status of a Backfill, projected from a decision and from what its driver counts. Pure."""
-
-from __future__ import annotations
+"""The status of a Backfill, projected from a decision and from its driver's counts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLE_TEXT_MAX, SAMPLES_MAX, Ledger
+from fleet_consumer.contract.backfill_ledger import COMPARED, COUNTS, SAMPLE_TEXT_MAX, SAMPLES_MAX, Comparison, Ledger
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import end_status
+from fleet_operator.planning.backfill.parsing import Progress
 from fleet_operator.planning.backfill.phase import BackfillDecision, BackfillFacts
 from fleet_operator.planning.backfill.ranges import IDENTITY, range_status
-from fleet_operator.planning.backfill.readings import Progress
 from fleet_operator.planning.run import run_conditions
 
 DECIDING: Final = (
     *("topic", *IDENTITY, "resolvedRange", "resolvedTime", "startedAt", "finishedAt"),
     *("attempts", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
 )
-"""Fields that decide what is done next. Like the counts, they keep their values while nothing newer is known."""
+"""Fields on which the next step depends. Like the counts, they keep their values until newer values are known."""
 COUNTED: Final = (
     *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
     *("ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks"),
 )
 UNREADY: Final = frozenset({c.POD_NOT_RUNNING, c.WAITING_TO_RETRY, c.NO_PROGRESS})
 REMAINING_MAX: Final = 1000
-"""Partitions of which status says what is left."""
+"""Maximum number of partitions listed in `status.remaining`."""
 UI_PORT: Final = 4040
 YEARS_S: Final = 10 * 365 * 86_400
-"""No end is estimated that is further away."""
+"""Maximum seconds from now to an estimated end. A later estimate is not written to the status."""
 
 
 def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, now: float) -> dict[str, Any]:
-    """The whole status; counts that cannot be read keep their last values."""
+    """Build the whole status. Counts that cannot be read keep their last values."""
     backfill, previous = facts.backfill, facts.backfill.status
     status: dict[str, Any] = {key: previous[key] for key in (*DECIDING, *COUNTED) if key in previous}
     status["phase"] = decision.phase
@@ -87,7 +85,7 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
 
 
 def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The counts of a ledger. The estimated end changes with them only, or each look would be a write."""
+    """The estimated end changes only with the counts; otherwise every reconcile would write the status."""
     ledger = progress.ledger
     status: dict[str, Any] = {"offsetsCovered": progress.covered, "offsetsTotal": progress.total}
     if ledger is None:
@@ -101,20 +99,21 @@ def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> di
     if ledger.repeated:
         status["repeatedTasks"] = ledger.repeated
     if ledger.comparison is not None:
-        status["comparison"] = _comparison(ledger)
+        status["comparison"] = _comparison(ledger.comparison)
     status["ratePerSecond"] = round(min(ledger.records_per_second, 2.0**53))
     if ledger.throttled_by:
         status["throttledBy"] = ledger.throttled_by[:63]
     status["progressText"] = _text(progress, ledger)
     known = {key: previous.get(key) for key in ("offsetsCovered", "ratePerSecond")}
     if known != {key: status[key] for key in known} or "estimatedEnd" not in previous:
-        end = _estimate(progress, ledger, now)
-        status["estimatedEnd"] = end if end is not None else previous.get("estimatedEnd")
+        left, rate = progress.total - progress.covered, ledger.offsets_per_second
+        is_known = rate > 0.0 and left / rate <= YEARS_S
+        status["estimatedEnd"] = times.to_text(now + left / rate) if is_known else previous.get("estimatedEnd")
     return {key: value for key, value in status.items() if value is not None}
 
 
 def _remaining(progress: Progress) -> list[dict[str, int]]:
-    """The ranges that are left, as `spec.range.offsets` has them, one of each partition."""
+    """List the remaining range of each partition in the form of `spec.range.offsets`."""
     left = progress.ledger.remaining if progress.ledger is not None else {}
     return [
         {"partition": partition, "from": ranges[0][0], "to": ranges[-1][1]}
@@ -131,16 +130,7 @@ def _text(progress: Progress, ledger: Ledger) -> str:
     return f"{percent} %, slice {min(ledger.slices_done + 1, total)} of {total}{which}"
 
 
-def _estimate(progress: Progress, ledger: Ledger, now: float) -> str | None:
-    left, rate = progress.total - progress.covered, ledger.offsets_per_second
-    if rate <= 0.0 or left / rate > YEARS_S:
-        return None
-    return times.to_text(now + left / rate)
-
-
-def _comparison(ledger: Ledger) -> dict[str, Any]:
-    comparison = ledger.comparison
-    assert comparison is not None, "a ledger of a comparison"
+def _comparison(comparison: Comparison) -> dict[str, Any]:
     samples = [
         {
             "partition": sample.partition,
@@ -159,7 +149,7 @@ def _spark(facts: BackfillFacts) -> Condition:
     if facts.spark is not None:
         return Condition(c.SPARK_AVAILABLE, "False", facts.spark.reason, facts.spark.message)
     if facts.spark_asked:
-        return Condition(c.SPARK_AVAILABLE, "True", c.SPARK_INSTALLED, "SparkApplications can be made")
+        return Condition(c.SPARK_AVAILABLE, "True", c.SPARK_INSTALLED, "SparkApplications can be created")
     return _kept(facts, c.SPARK_AVAILABLE, c.SPARK_NOT_ASKED, "the API server has not been asked for SparkApplications")
 
 
@@ -185,7 +175,7 @@ def _handler(facts: BackfillFacts) -> Condition:
 
 
 def _kept(facts: BackfillFacts, kind: str, reason: str, message: str, status: c.Status = "Unknown") -> Condition:
-    """A verdict that stands, or this one where there is none."""
+    """Return the stored condition, or a new one if none is stored, or if it is not True although `status` is."""
     found = c.find_condition(facts.backfill.status.get("conditions") or (), kind)
     if found is None or (status == "True" and found.get("status") != "True"):
         return Condition(kind, status, reason, message)

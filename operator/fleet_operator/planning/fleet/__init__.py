@@ -1,1 +1,1 @@
-"""Plans for a fleet's pods: revisions, rollout, manifests, and what is read back from them."""
+"""Planning of a fleet's pods (revisions, rollouts, manifests), and parsers of their objects."""

@@ -1,10 +1,8 @@
 """Problems that keep a ConsumerGroup's spec from becoming a revision.
 
-An ordered chain: the first problem is the root cause, to be fixed first. A blocked group keeps its fleet; only a
-changed cluster id and an older owner of the Kafka group stop it.
+The checks run in a chain, root causes first, so the first problem found is the one to fix. The fleet of a blocked group
+keeps running. Only a changed cluster id, or an older owner of the Kafka group, stops it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +22,7 @@ from fleet_operator.planning.topic_pattern import group_pattern
 ANSWERED_MAX: Final = 100
 ADDRESS_CHARACTERS_MAX: Final = 256
 SOURCE_FILES_MAX: Final = 250
-"""Each is listed in the pod template."""
+"""Maximum number of files in a handler's source. It is limited because the pod template lists each file."""
 SECRET_PROBLEMS: Final = frozenset(
     {
         conditions.SECRET_NOT_LABELLED,
@@ -33,7 +31,8 @@ SECRET_PROBLEMS: Final = frozenset(
         conditions.SECRET_INCOMPLETE,
     }
 )
-"""Refusals of a KafkaCluster's Secrets. They hold for workers too: a pod mounts any Secret of its namespace."""
+"""Reasons why the operator refuses a KafkaCluster's Secrets. They also block the ConsumerGroups, because Kubernetes
+lets a pod mount any Secret of its namespace, so the workers could use a refused Secret."""
 
 
 def find_blocking_problem(
@@ -45,11 +44,8 @@ def find_blocking_problem(
     observation: ClusterObservation | None = None,
     retry_problem: Problem | None = None,
 ) -> Problem | None:
-    """The first problem, or None.
-
-    `older` is the claim of `claims.older_owner`; `handler_files` the content of the handler's ConfigMap, None for a
-    missing one and without a reference; `retry_problem` keeps the retry policy from being published.
-    """
+    """The first problem that blocks a group. `older`: the claim that owns its Kafka group. `handler_files`: None if the
+    handler's ConfigMap is missing or not referenced. `retry_problem`: why the retry policy cannot be published."""
     if isinstance(cluster, Problem):
         return cluster
     if older is not None:
@@ -58,40 +54,37 @@ def find_blocking_problem(
             f"Kafka group {older.group_id!r} belongs to ConsumerGroup {older.namespace}/{older.name}: "
             "delete one of the two, or recreate this one with another spec.groupId",
         )
-    if cluster_id_changed(cluster, observation):
-        return Problem(conditions.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
+    changed = find_changed_id(cluster, observation)
+    if changed is not None:
+        return changed
     if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
         return Problem(observation.reason, observation.message)
-    # An unreachable cluster may have the topic.
+    # An observation of an unreachable cluster lacks the topic even if the topic exists. So a topic seen earlier counts.
     awaited = cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
     if observation is not None and observation.lacks_offsets_topic and awaited:
-        return _offsets_topic_absent(cluster)
+        # Unless the group is blocked, a joining worker makes a broker create the topic with the broker's own settings.
+        message = (
+            f"__consumer_offsets of KafkaCluster {cluster.metadata.name!r} has not been seen yet; the operator creates "
+            "it before the first group is used: see the condition OffsetsTopicSized of the KafkaCluster"
+        )
+        return Problem(conditions.OFFSETS_TOPIC_ABSENT, message)
     mistake = _pattern_problem(group) or find_template_problem(group.spec.template) or _container_problem(group)
     return mistake or find_source_problem(group, handler_files) or retry_problem
 
 
 def cluster_not_found(namespace: str, name: str) -> Problem:
-    """A ConsumerGroup's KafkaCluster does not exist, or is being deleted."""
+    """The problem of a ConsumerGroup whose KafkaCluster does not exist, or is being deleted."""
     message = f"KafkaCluster {name!r} is not in namespace {namespace!r}: create it there"
     return Problem(conditions.CLUSTER_NOT_FOUND, f"{message} (spec.clusterRef cannot be changed)")
 
 
 def cluster_invalid(namespace: str, name: str) -> Problem:
-    """A ConsumerGroup's KafkaCluster exists and cannot be used: another version of the CRD accepted it."""
+    """The problem of a KafkaCluster that this operator cannot parse; a CRD of another version may have accepted it."""
     message = (
-        f"KafkaCluster {name!r} in namespace {namespace!r} has a spec that this operator cannot read: correct what its "
-        "condition Ready names, and check that the CRDs are of the operator's version"
+        f"KafkaCluster {name!r} in namespace {namespace!r} has a spec that this operator cannot read: correct the "
+        "field that its condition Ready names, and check that the CRDs have the operator's version"
     )
     return Problem(conditions.CLUSTER_INVALID, message)
-
-
-def _offsets_topic_absent(cluster: KafkaCluster) -> Problem:
-    """The operator has yet to create `__consumer_offsets`: a worker that joins would have a broker do it."""
-    message = (
-        f"__consumer_offsets of KafkaCluster {cluster.metadata.name!r} has not been seen yet, and the operator is "
-        "to create it before the first group is used: see the condition OffsetsTopicSized of the KafkaCluster"
-    )
-    return Problem(conditions.OFFSETS_TOPIC_ABSENT, message)
 
 
 def _pattern_problem(group: ConsumerGroup) -> Problem | None:
@@ -113,7 +106,6 @@ def _container_problem(group: ConsumerGroup) -> Problem | None:
 
 
 def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] | None) -> Problem | None:
-    """The problem of the ConfigMap with a handler's source, or None."""
     python = group.spec.handler.python
     reference = python.config_map_ref if python else None
     if python is None or reference is None:
@@ -134,7 +126,7 @@ def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] |
         return Problem(
             conditions.HANDLER_SOURCE_TOO_LARGE,
             f"ConfigMap {reference.name!r} has more than {SOURCE_FILES_MAX} files under `data`: put the modules into "
-            "an image of your own, spec.image",
+            "an image of your own, and set spec.image to it",
         )
     return None
 
@@ -142,58 +134,46 @@ def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] |
 def find_unproven_connection(
     cluster: KafkaCluster, observation: ClusterObservation | None, *, moved: bool
 ) -> Problem | None:
-    """The reason why nothing may begin with a KafkaCluster's connection yet, or None.
-
-    `moved` says that a fleet runs with another one. Until the operator has looked, nobody knows whether the Secrets may
-    be used; and until it has seen the cluster id, whether a running fleet's offsets mean anything there.
-    """
+    """The reason why no pod may start with a KafkaCluster's connection yet. Until the operator has observed the
+    cluster, it is unknown whether the Secrets may be used. `moved`: the fleet runs with another connection. Its offsets
+    may be invalid in the new cluster, so the new connection must first show the cluster id."""
     name = cluster.metadata.name
     if observation is None or not observation.current:
-        return Problem(conditions.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed as it is now: wait")
+        return Problem(
+            conditions.NOT_YET_OBSERVED, f"KafkaCluster {name!r} has not been observed since its last change: wait"
+        )
     if moved and not (observation.identified and observation.cluster_id):
         message = (
-            f"KafkaCluster {name!r} has another connection than the workers, and its cluster id has not been seen with "
-            "it: see the condition ClusterReachable"
+            f"KafkaCluster {name!r} now has another connection than the workers use, and its cluster id has not been "
+            "seen with the new connection: see the condition ClusterReachable"
         )
         return Problem(conditions.NOT_YET_OBSERVED, message)
     return None
 
 
-def cluster_id_changed(cluster: KafkaCluster, observation: ClusterObservation | None) -> bool:
-    """True if another Kafka cluster answers than the one that the KafkaCluster was made for.
-
-    The last answer counts while no broker answers: workers must not start because the other cluster is silent. While no
-    id was seen with the present connection, the last verdict holds: neither a restart of the operator nor a renewed
-    Secret takes it back.
-    """
-    known = cluster.identity.cluster_id
+def find_changed_id(cluster: KafkaCluster, observation: ClusterObservation | None) -> Problem | None:
+    """The problem if the brokers report another cluster id than the KafkaCluster has recorded. While no broker answers,
+    a problem found earlier persists. Otherwise workers would start as soon as the other cluster went down. It also
+    persists through a restart of the operator and a renewed Secret, until the recorded cluster id is seen with the
+    present connection."""
+    known, message = cluster.identity.cluster_id, cluster.identity.other
     seen = observation.cluster_id if observation else None
-    if not known or (seen and seen != known):
-        return bool(known)
-    if seen and observation is not None and observation.identified:
-        return False
-    return bool(cluster.identity.other)
-
-
-def changed_id_message(cluster: KafkaCluster, observation: ClusterObservation | None) -> str:
-    known, other = cluster.identity.cluster_id, cluster.identity.other
-    seen = observation.cluster_id if observation else None
-    if other and seen in (None, known):
-        return other
-    return (
-        f"KafkaCluster {cluster.metadata.name!r} had cluster id {known}, and its brokers now "
-        f"report {seen}: offsets of one cluster are meaningless on another. Correct spec.bootstrapServers, or delete "
-        "and recreate the KafkaCluster to accept the new cluster"
-    )
+    if seen and seen != known:
+        message = (
+            f"KafkaCluster {cluster.metadata.name!r} had cluster id {known}, and its brokers now "
+            f"report {seen}: offsets of one cluster are meaningless on another. Correct spec.bootstrapServers, or "
+            "delete and recreate the KafkaCluster to accept the new cluster"
+        )
+    elif seen and observation is not None and observation.identified:
+        return None
+    return Problem(conditions.CLUSTER_ID_CHANGED, message) if known and message else None
 
 
 def identity_after(cluster: KafkaCluster, observation: ClusterObservation | None) -> ClusterIdentity:
-    """The identity of a KafkaCluster after an observation; the id of another cluster never takes its place."""
-    known = cluster.identity
-    if cluster_id_changed(cluster, observation):
-        return replace(known, other=changed_id_message(cluster, observation))
-    known = replace(known, other="")
-    if observation is None or not observation.reachable:
+    """The KafkaCluster's identity after an observation. A recorded cluster id is never replaced by a different one."""
+    changed = find_changed_id(cluster, observation)
+    known = replace(cluster.identity, other="" if changed is None else changed.message)
+    if changed is not None or observation is None or not observation.reachable:
         return known
     return replace(
         known,

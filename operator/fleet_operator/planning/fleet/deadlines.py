@@ -1,35 +1,44 @@
-"""Deadlines of a rollout: the time for which pods were watched to run without success, and what they wait for.
+"""Deadlines of a rollout: measures how long pods have run without becoming ready, and finds what waiting pods wait for.
 
-The operator adds up the seconds between its own looks by its own steady clock, and at most LOOK_MAX_S for each. No
-times of different clocks are compared. So a clock that was set, a node or an earlier leader whose clock is wrong, a
-suspended machine, and time in which nobody looked condemn nothing. A new leader starts from zero.
+The operator adds up the seconds between its own reconciles. It measures them with its monotonic clock, counts at most
+`GAP_MAX_S` between two reconciles, and never compares times of different clocks. So a changed clock, a wrong clock of a
+node or an earlier leader, a suspended machine, or a pause between reconciles never causes a refusal. A new leader
+starts from zero.
 
-Only time counts in which a container runs without becoming ready, or keeps dying. Time in which a pod waits for
-something outside its revision neither counts nor erases what has been counted.
+Time counts only while a container runs without becoming ready, or keeps dying. A pod that waits for something outside
+its revision adds no time, and keeps the time counted so far.
+
+Decision: docs/decisions/0033-rollouts.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.pod_wait import BRIEF
-from fleet_operator.planning.fleet.rollout_facts import CheckFacts, PodFacts, RolloutFacts, Standing, Stretch, Watched
+from fleet_operator.planning.fleet.rollout_facts import (
+    CheckFacts,
+    CountedTime,
+    PodFacts,
+    PodState,
+    RolloutFacts,
+    Watched,
+)
 from fleet_operator.planning.problem import Problem
 
-LOOK_MAX_S: Final = 30.0
-"""Most seconds that count between two looks; a rollout in progress is looked at every few seconds."""
+GAP_MAX_S: Final = 30.0
+"""Maximum seconds that count between two reconciles. A rollout in progress is reconciled every few seconds."""
 
 READY_S: Final = 5.0
-"""Time for which a pod has to be ready to start from zero: as `minReadySeconds`, so that ready moments in a crash loop
-do not."""
+"""Seconds for which a pod must stay ready before the time counted against it is reset to zero. So the time is not reset
+when a pod in a crash loop is ready for a moment (compare `minReadySeconds`)."""
 
 CHECK_UNSTARTED_S: Final = 60.0
-"""Longest wait of a check pod that cannot start for a cause inside the revision, such as an invalid image name."""
+"""Seconds after which a revision is refused if its check pod cannot start for a cause inside the revision, such as an
+invalid image name."""
 
 TROUBLE_S: Final = 10.0
-"""Time that controllers and kubelets have before missing, starting and lingering pods are reported."""
+"""Seconds to give controllers and kubelets before pods that are missing, starting or slow to terminate are reported."""
 
 MISSING: Final = "missing pods"
 LINGERING: Final = "lingering "
@@ -37,72 +46,63 @@ STARTING: Final = "starting "
 
 
 def watch(before: Watched, facts: RolloutFacts, *, counts: bool, tick: float) -> Watched:
-    """The times after this look at `tick`, in steady seconds. Without `counts` all start from zero."""
+    """Update the counted times. If `counts` is False, all restart from zero. `tick`: the time, in monotonic seconds."""
     fleet = facts.fleet
     subject = f"{facts.wanted} {fleet.revision if fleet else ''} {facts.request}"
     if not counts or subject != before.subject:
         before = Watched()
-    passed = min(max(tick - before.looked_at, 0.0), LOOK_MAX_S)
-    standings = dict(_standings(facts)) if counts else {}
-    stretches = {key: _go_on(before.stretches.get(key), now, passed) for key, now in standings.items()}
-    return Watched(subject=subject, looked_at=tick, stretches=stretches)
+    passed = min(max(tick - before.checked_at, 0.0), GAP_MAX_S)
+    states = dict(_pod_states(facts)) if counts else {}
+    counted = {key: _count_time(before.counted.get(key), now, passed) for key, now in states.items()}
+    return Watched(subject=subject, checked_at=tick, counted=counted)
 
 
-def _go_on(before: Stretch | None, now: Standing, passed: float) -> Stretch:
-    """A stretch after one more look; the seconds that passed belong to what was seen at the look before."""
+def _count_time(before: CountedTime | None, now: PodState, passed: float) -> CountedTime:
+    """Add the `passed` seconds to a pod's counted time. They count for the state that the previous reconcile saw."""
     if before is None:
-        return Stretch(standing=now)
+        return CountedTime(state=now)
     seconds, ready_s = before.seconds, 0.0
-    if before.standing is Standing.TRIES:
+    if before.state is PodState.TRIES:
         seconds += passed
-    if before.standing is Standing.READY:
+    if before.state is PodState.READY:
         ready_s = before.ready_s + passed
         seconds = 0.0 if ready_s >= READY_S else seconds
-    return Stretch(standing=now, seconds=seconds, ready_s=ready_s if now is Standing.READY else 0.0)
+    return CountedTime(state=now, seconds=seconds, ready_s=ready_s if now is PodState.READY else 0.0)
 
 
-def _standings(facts: RolloutFacts) -> Iterator[tuple[str, Standing]]:
-    for check in facts.checks:
-        if check.revision == facts.wanted and check.ok is None:
-            yield check.uid, Standing.TRIES if check.waits is None else Standing.WAITS
-            if _is_brief(check.waits):
-                yield STARTING + check.uid, Standing.TRIES
-            if check.deleting:
-                yield LINGERING + check.uid, Standing.TRIES
-    for pod in _updated(facts):
-        if pod.ready:
-            yield pod.uid, Standing.READY
-        else:
-            yield pod.uid, Standing.TRIES if pod.waits is None else Standing.WAITS
-            if _is_brief(pod.waits):
-                yield STARTING + pod.uid, Standing.TRIES
-    yield from ((LINGERING + pod.uid, Standing.TRIES) for pod in facts.pods if pod.deleting)
+def _pod_states(facts: RolloutFacts) -> Iterator[tuple[str, PodState]]:
+    checks = [check for check in facts.checks if check.revision == facts.wanted and check.ok is None]
+    unready: list[CheckFacts | PodFacts] = [*checks, *(pod for pod in _updated(facts) if not pod.ready)]
+    for pod in unready:
+        yield pod.uid, PodState.TRIES if pod.waits is None else PodState.WAITS
+        if _is_brief(pod.waits):
+            yield STARTING + pod.uid, PodState.TRIES
+    yield from ((pod.uid, PodState.READY) for pod in _updated(facts) if pod.ready)
+    every: list[CheckFacts | PodFacts] = [*checks, *facts.pods]
+    yield from ((LINGERING + pod.uid, PodState.TRIES) for pod in every if pod.deleting)
     if _missing(facts) > 0:
-        yield MISSING, Standing.TRIES
+        yield MISSING, PodState.TRIES
 
 
-def late_pod(facts: RolloutFacts) -> PodFacts | None:
-    """A pod of the wanted revision that ran past the deadline without becoming ready."""
+def late_pod(facts: RolloutFacts) -> Problem | None:
+    """The refusal because of a late pod. It tells how a container died, because the log is deleted with the pod."""
     deadline_s = facts.progress_deadline_s + facts.patience_s
-    updated = (pod for pod in _updated(facts) if not pod.ready and pod.waits is None)
-    return next((pod for pod in updated if facts.watched.seconds(pod.uid) >= deadline_s), None)
-
-
-def describe_late(facts: RolloutFacts, pod: PodFacts) -> str:
-    """The lateness of a pod and, as its log goes with it, how its container died, where it did."""
-    late = f"pod {pod.name} ran without being ready for {facts.progress_deadline_s + facts.patience_s:.0f} s"
-    if pod.ended is not None:
-        return f"{late}: {pod.ended}"
-    return f"{late}: {pod.reason}: {pod.message}" if pod.reason else f"{late}: see its log, `kubectl logs {pod.name}`"
+    for pod in _updated(facts):
+        if pod.ready or pod.waits is not None or facts.watched.seconds(pod.uid) < deadline_s:
+            continue
+        why = f"{pod.reason}: {pod.message}" if pod.reason else f"see its log, `kubectl logs {pod.name}`"
+        message = f"pod {pod.name} ran without being ready for {deadline_s:.0f} s: {pod.ended or why}"
+        return Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, message)
+    return None
 
 
 def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
-    """The refusal of a check that hangs, or that can never start; it waits for nothing."""
+    """The refusal because the check hangs, or can never start for a cause inside its revision; None otherwise."""
     seconds = facts.watched.seconds(check.uid)
     if check.started and seconds >= facts.check_deadline_s:
         return Problem(
             conditions.CHECK_DEADLINE_EXCEEDED,
-            f"the check has run for {facts.check_deadline_s:.0f} s without an answer, so the handler's import "
+            f"the check has run for {facts.check_deadline_s:.0f} s without a result, so the handler's import "
             f"hangs: see `kubectl logs {check.pod}`, or raise spec.rollout.checkDeadlineSeconds",
         )
     if not check.started and check.reason and seconds >= CHECK_UNSTARTED_S:
@@ -111,20 +111,20 @@ def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
 
 
 def check_wait(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
-    """The cause outside the revision that keeps its check from an answer."""
+    """The cause outside the revision that delays the check's result; None if there is none."""
     if check.deleting:
         return _lingering(facts, check.pod, check.uid, TROUBLE_S)
     return _told(facts, check.uid, check.waits)
 
 
 def rollout_wait(facts: RolloutFacts) -> Problem | None:
-    """The cause outside the revision that keeps its rollout from going on."""
+    """The cause outside the wanted revision that holds up its rollout; None if there is none."""
     for pod in _updated(facts):
         waits = None if pod.ready else _told(facts, pod.uid, pod.waits)
         if waits is not None:
             return waits
     if not facts.outside_ok:
-        return Problem(conditions.BROKER_UNREACHABLE, "Kafka does not answer, so no worker can join its group")
+        return Problem(conditions.BROKER_UNREACHABLE, "Kafka does not answer, so no worker can join the Kafka group")
     for pod in facts.pods:
         lingers = _lingering(facts, pod.name, pod.uid, facts.grace_s + TROUBLE_S) if pod.deleting else None
         if lingers is not None:
@@ -133,8 +133,8 @@ def rollout_wait(facts: RolloutFacts) -> Problem | None:
         return None
     return Problem(
         conditions.PODS_NOT_CREATED,
-        f"{_missing(facts)} of {facts.wanted_replicas} pods are not created: a quota or an admission rule refuses "
-        "them; `kubectl describe statefulset` shows the answer of the API server in its Events",
+        f"{_missing(facts)} of {facts.wanted_replicas} pods are not created, probably because a quota or an admission "
+        "rule refuses them: see the API server's answer in the Events of `kubectl describe statefulset`",
     )
 
 
@@ -143,25 +143,25 @@ def _is_brief(waits: Problem | None) -> bool:
 
 
 def _told(facts: RolloutFacts, uid: str, waits: Problem | None) -> Problem | None:
-    """A wait that is worth a word: every pod has a moment without containers."""
+    """Return `waits` if it should be reported; the usual waits of a starting pod only after `TROUBLE_S`."""
     return None if _is_brief(waits) and facts.watched.seconds(STARTING + uid) < TROUBLE_S else waits
 
 
 def _lingering(facts: RolloutFacts, name: str, uid: str, after_s: float) -> Problem | None:
     if facts.watched.seconds(LINGERING + uid) < after_s:
         return None
-    message = f"pod {name} is being deleted, and its kubelet has not confirmed it: see `kubectl describe pod {name}`"
+    message = f"pod {name} is being deleted, but its kubelet has not confirmed that: see `kubectl describe pod {name}`"
     return Problem(conditions.POD_TERMINATING, message)
 
 
 def _updated(facts: RolloutFacts) -> Iterator[PodFacts]:
-    """The pods of the wanted revision, while the StatefulSet has it."""
+    """The pods of the wanted revision that are not being deleted; none until the StatefulSet has this revision."""
     if facts.fleet is not None and facts.fleet.revision == facts.wanted:
         yield from (pod for pod in facts.pods if pod.revision == facts.wanted and not pod.deleting)
 
 
 def _missing(facts: RolloutFacts) -> int:
-    """Pods that the StatefulSet's controller has not created. One that replaces another is missing for a moment."""
+    """The number of wanted pods that do not exist. A pod that is being replaced counts for a moment."""
     fleet = facts.fleet
     if fleet is None or not fleet.observed:
         return 0

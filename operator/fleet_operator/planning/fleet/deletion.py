@@ -1,11 +1,13 @@
-"""Deletion of a ConsumerGroup: the steps in Kafka before its object may go, and the deadlines after which they end.
+"""Deletion of a ConsumerGroup: the steps in Kafka before its object may be removed, and their deadlines.
 
-The object has a finalizer only if its spec asks for such steps. Every step follows from what is there now: an operator
-that is killed in between finds the same step, or the next one. Two deadlines ensure that neither a dead broker nor a
-terminating namespace can keep the object without end.
+The object has a finalizer only if its spec requires such steps. Each step follows from the present state, so if the
+operator is killed, its successor continues at the same or the next step. Two deadlines ensure that neither a dead
+broker nor a terminating namespace keeps the object indefinitely. If the KafkaCluster is missing, the steps are skipped.
+If a drain times out, topics with waiting records are kept: a kept topic can still be deleted, but deleted records
+cannot be recovered.
+
+Decision: docs/decisions/0017-policy-revisions.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,35 +19,33 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Deletion
 from fleet_operator.planning.observation import RetryObservation
 
 UNDO_S: Final = 120.0
-"""Time after the spec's timeout for stopping the workers and deleting in Kafka."""
+"""Seconds added to the spec's drain timeout, to stop the workers and to delete topics and groups in Kafka."""
 
 CLUSTER_HOLD_S: Final = 60.0
-"""Time for which a deleted KafkaCluster is kept for groups that live: a command or a namespace deletes one object after
-the other. A group that is being deleted keeps it until it is gone."""
+"""Seconds for which a deleted KafkaCluster is kept for groups not yet in deletion, because the same command or the
+namespace's deletion may delete them next. For a group in deletion, it is kept until that group is removed."""
 
 POLL_S: Final = 2.0
-"""Poll interval of a deletion in progress, in case an event was missed."""
+"""Poll interval of a deletion in progress in seconds, in case an event was missed."""
 
 
 class DeletionPhase(StrEnum):
-    DRAIN = "Drain"  # the main workers stop, the retry workers go on until nothing waits
+    DRAIN = "Drain"  # main workers stop, retry workers continue until no record waits in retry topics
     STOP = "Stop"  # all workers stop
     UNDO = "Undo"  # topics and groups are deleted
-    LEAVE = "Leave"  # nothing (more) can or should be done
+    LEAVE = "Leave"  # nothing can or should be done in Kafka; the object may be removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFacts:
-    """Everything a deletion depends on.
+    """Inputs of the decision about a deletion.
 
-    - `deleted_at`: epoch seconds.
-    - `cluster_known`: there is a KafkaCluster; `reachable`: its brokers answer, with the right cluster id.
-    - `owner`: False for an object whose Kafka group belongs to another one; `heir` is the object that takes over, and
-      `heir_unsure` says that there may be one of which it is not known yet.
-    - `orphaned`: the fleet goes on without its owner, as after `kubectl delete --cascade=orphan`.
-    - `workers`, `retry_workers`: numbers of pods; `redrives`: number of Redrives that may be writing.
-    - `can_drain`: retry workers can run.
-    - `seen`: the observed retry flow, None without one.
+    - `deleted_at`: epoch seconds. `can_drain`: retry workers can run. `redrives`: number of Redrives that may write.
+    - `reachable`: the KafkaCluster's brokers answer, with the right cluster id.
+    - `owner`: False if another ConsumerGroup owns the Kafka group.
+    - `heir`: the ConsumerGroup that takes the Kafka group over, else empty; `heir_unsure`: it is still unknown whether
+      there is one.
+    - `orphaned`: the deletion leaves the fleet running, for example after `kubectl delete --cascade=orphan`.
     """
 
     deletion: Deletion
@@ -66,14 +66,13 @@ class DeletionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeletionStep:
-    """The next step. `given_up` is the reason why something is left undone, empty otherwise."""
+    """The next step of a deletion. `given_up`: the reason why topics and groups stay in Kafka, else empty."""
 
     phase: DeletionPhase
     given_up: str = ""
 
 
 def wants_finalizer(deletion: Deletion) -> bool:
-    """True if the deletion has steps in Kafka."""
     return deletion.group == "Delete" or deletion.retry_topics != "Keep"
 
 
@@ -81,11 +80,11 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
     if not facts.owner:
         return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
-        return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns them from now on")
+        return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns them now")
     if facts.orphaned:
-        return DeletionStep(DeletionPhase.LEAVE, "its fleet was kept (--cascade=orphan), and uses them")
+        return DeletionStep(DeletionPhase.LEAVE, "the fleet was kept (--cascade=orphan) and uses them")
     if not facts.cluster_known:
-        return DeletionStep(DeletionPhase.LEAVE, "its KafkaCluster does not exist")
+        return DeletionStep(DeletionPhase.LEAVE, "the KafkaCluster does not exist")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds
     if now >= drain_until + UNDO_S:
         why = "the Kafka cluster does not answer" if not facts.reachable else "workers or groups did not stop in time"
@@ -94,12 +93,12 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
         return DeletionStep(DeletionPhase.DRAIN)
     if facts.workers or facts.retry_workers or facts.redrives or facts.heir_unsure:
         return DeletionStep(DeletionPhase.STOP)
-    # While Kafka does not answer, an attempt fails and is repeated until the deadline.
+    # While Kafka does not answer, the fleet stays stopped until Kafka answers or the deadline passes.
     return DeletionStep(DeletionPhase.UNDO if facts.reachable else DeletionPhase.STOP)
 
 
 def _draining(facts: DeletionFacts) -> bool:
-    """True if retry workers are still needed: main workers and Redrives may still write records to retry topics."""
+    """True while retry workers must run: records wait in retry topics, or main workers and Redrives may add some."""
     if facts.deletion.retry_topics != "Drain" or not facts.has_retries or not facts.can_drain:
         return False
     seen = facts.seen
@@ -108,20 +107,20 @@ def _draining(facts: DeletionFacts) -> bool:
 
 
 def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics to delete, of all topics of the cluster: the group's retry topics, also those of removed delays, and
-    its redrive topic; with Delete also the failed topic."""
-    wish = group.spec.deletion.retry_topics
-    if wish == "Keep":
+    """The topics to delete, out of all `topics` of the cluster: the group's retry topics (also for delays removed from
+    the policy), its redrive topic and, if the spec's `retryTopics` is Delete, its failed topic."""
+    policy = group.spec.deletion.retry_topics
+    if policy == "Keep":
         return ()
     whole = {
         naming.redrive_topic(group.group_id),
-        *((naming.failed_topic(group.group_id),) if wish == "Delete" else ()),
+        *((naming.failed_topic(group.group_id),) if policy == "Delete" else ()),
     }
     return tuple(sorted(topic for topic in topics if topic in whole or _is_retry_topic(group, topic)))
 
 
 def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
-    """True if a topic is a retry topic of this group. The id of another group may begin like the topic's name."""
+    """True for a retry topic of this group. The prefix alone is no proof: another group's id may begin with it."""
     prefix = naming.retry_topic(group.group_id, "")
     if not topic.startswith(prefix):
         return False
@@ -133,7 +132,7 @@ def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
 
 
 def doomed_groups(group: ConsumerGroup, *, had_retries: bool) -> tuple[str, ...]:
-    """The Kafka groups to delete. A group that never had retries has no retry group: the name may be another's."""
+    """The Kafka groups to delete. If not `had_retries`, a group with the retry group's id may be another fleet's."""
     if group.spec.deletion.group == "Keep":
         return ()
     return (group.group_id, *((naming.retry_group(group.group_id),) if had_retries else ()))

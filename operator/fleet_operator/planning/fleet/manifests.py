@@ -1,9 +1,8 @@
-"""Builders of a ConsumerGroup's children, as the dicts that server-side apply sends.
+"""Builders of a ConsumerGroup's children, as dicts for server-side apply.
 
-Each builder states the full intent of its object and changes none of its inputs: building twice gives equal results.
+Each builder returns all fields that the operator sets in its object. It changes none of its inputs, and equal inputs
+give equal results.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -13,20 +12,20 @@ from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import labels
+from fleet_operator.planning.fleet.parsing import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.parts import MAIN, Part
 from fleet_operator.planning.fleet.pod_template import check_pod_spec
-from fleet_operator.planning.fleet.readings import POD_TEMPLATE_KEY
 from fleet_operator.planning.fleet.revision import Revision
 from fleet_operator.planning.fleet.sidecar import worker_port
 from fleet_operator.planning.labels import POLICIES_ANNOTATION, SKIP_ANNOTATION
 from fleet_operator.planning.objects import Owner, child_head, to_json
 
 MIN_READY_S: Final = 5
-"""A worker counts as available after this time, so that a crash loop with ready moments does not."""
+"""Seconds that a worker must stay ready to count as available, so that a worker in a crash loop does not count."""
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
-    """Headless Service, for the workers' DNS names; unready workers are published too, for their metrics."""
+    """Headless Service for the workers' DNS names. It publishes unready workers too, so that metrics are scraped."""
     name = group.metadata.name
     return {
         **head("v1", "Service", group, part.child(name), part.component),
@@ -40,7 +39,6 @@ def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
 
 
 def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
-    """Disruption budget: one worker at a time may be evicted, unready ones always."""
     name = group.metadata.name
     return {
         **head("policy/v1", "PodDisruptionBudget", group, part.child(name), part.component),
@@ -55,7 +53,7 @@ def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]
 def stateful_set(
     group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, part: Part = MAIN
 ) -> dict[str, Any]:
-    """The workers' StatefulSet. `pod_template` comes from the revision's record, unchanged."""
+    """The workers' StatefulSet. `pod_template` is the template in the revision's ConfigMap, unchanged."""
     name = group.metadata.name
     body = head("apps/v1", "StatefulSet", group, part.child(name), part.component)
     body["metadata"]["annotations"] = {labels.REVISION_ANNOTATION: revision}
@@ -75,7 +73,6 @@ def stateful_set(
 
 
 def revision_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any]:
-    """Record of a revision: its settings and pod template."""
     name = group.metadata.name
     body = head("v1", "ConfigMap", group, naming.revision_config(name, revision.hash), labels.REVISION)
     annotations = {labels.REVISION_ANNOTATION: revision.hash}
@@ -87,7 +84,6 @@ def revision_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, A
 
 
 def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, Any] | None:
-    """Copy of the handler's source for a revision; None when the source is in the image."""
     if revision.handler_files is None:
         return None
     name = naming.revision_handler(group.metadata.name, revision.hash)
@@ -115,14 +111,12 @@ def head(api_version: str, kind: str, group: ConsumerGroup, name: str, component
 NOTICES: Final = (POLICIES_ANNOTATION, SKIP_ANNOTATION)
 
 Notices = Mapping[str, Mapping[str, str]]
-"""New annotations by the uid of the pod."""
+"""Annotations to set on pods, keyed by the pod's uid."""
 
 
 def notices(pods: Iterable[Mapping[str, Any]], *wanted: Notices) -> list[dict[str, Any]]:
-    """Patches for the pods that want an annotation, by which a kubelet renews mounted files at once.
-
-    One patch names all of them: in a server-side apply, an annotation that is left out is removed.
-    """
+    """Patches that annotate pods, so that the kubelet updates mounted files at once. Each patch repeats the pod's other
+    notices, because a server-side apply removes an annotation that it applied before and now omits."""
     patches = []
     for pod in pods:
         metadata = pod["metadata"]

@@ -1,21 +1,21 @@
-"""Death of a container, read from its pod: exit code, signal, the kubelet's reason, and the records in process.
+"""Parser for the death of a container: exit code, signal, the kubelet's reason, and the records being processed.
 
-A worker leaves a line of JSON as its termination message; other containers, and workers that fail at their start, leave
-the tail of their log. Both may be any text, so they are read strictly and cut.
+A worker's termination message is one line of JSON. The termination message of other containers, and of workers that
+fail while they start, is the end of their log. Either may be any string, so it is parsed strictly and shortened.
 """
 
-from __future__ import annotations
-
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from fleet_consumer.contract.skips import Place
 from fleet_operator.planning import times
+from fleet_operator.planning.fleet.pod_wait import container_statuses
+from fleet_operator.planning.foreign_json import read_object
 
 RECENT_S: Final = 60.0
-"""Time for which a restarted container counts as failing: long enough for the next death of a crash loop, or for a join
-and the record that killed it."""
+"""Seconds for which a restarted container still counts as failing: long enough for a container in a crash loop to die
+again, or for a worker to join the group and reach the record that killed it."""
 
 SAID_CHARACTERS_MAX: Final = 300
 RECORDS_MAX: Final = 4
@@ -23,24 +23,13 @@ TOPIC_CHARACTERS_MAX: Final = 249
 
 SIGNALS: Final = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 SIGNAL_EXIT: Final = 128
-"""A process that was killed by a signal has the exit code 128 plus the signal's number."""
-
-
-class RecordInHand(NamedTuple):
-    """The coordinates of a record whose handler was called when the process died."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}:{self.offset}"
+"""A process killed by a signal has the exit code 128 plus the signal's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
-    """The last death of a container, at epoch seconds `at`. `started_at` is the start of the next process, None before
-    it. `said` is the process's termination message, in one line."""
+    """The last death of a container; times in epoch seconds. `started_at`: start of its next process; None until then.
+    `said`: the termination message, in one line. `records`: the records that the handler was processing."""
 
     container: str
     exit_code: int
@@ -48,7 +37,7 @@ class ContainerEnd:
     at: float | None = None
     started_at: float | None = None
     said: str = ""
-    records: tuple[RecordInHand, ...] = ()
+    records: tuple[Place, ...] = ()
 
     def is_recent(self, now: float) -> bool:
         return self.started_at is None or now - self.started_at < RECENT_S
@@ -57,18 +46,18 @@ class ContainerEnd:
         signal = SIGNALS.get(self.exit_code - SIGNAL_EXIT)
         code = f"exit code {self.exit_code}" + (f", {signal}" if signal else "")
         reason = f"{self.reason}, " if self.reason not in ("", "Error") else ""
-        hand = f" while its handler processed {', '.join(map(str, self.records))}" if self.records else ""
+        named = ", ".join(f"{topic}-{partition}:{offset}" for topic, partition, offset in self.records)
+        hand = f" while its handler processed {named}" if named else ""
         return f"container {self.container} ended ({reason}{code}){hand}" + (f": {self.said}" if self.said else "")
 
 
 def last_end(status: Mapping[str, Any]) -> ContainerEnd | None:
-    """The newest death among a pod's containers. An end with exit code 0 is none."""
-    ends = list(_ends(status))
-    return max(ends, key=lambda end: end.at or 0.0, default=None)
+    """The newest death among a pod's containers, or None. A container that ended with exit code 0 does not count."""
+    return max(_ends(status), key=lambda end: end.at or 0.0, default=None)
 
 
 def _ends(status: Mapping[str, Any]) -> Iterator[ContainerEnd]:
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in container_statuses(status):
         state = container.get("state") or {}
         ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
         if not ended.get("exitCode"):
@@ -85,14 +74,11 @@ def _ends(status: Mapping[str, Any]) -> Iterator[ContainerEnd]:
         )
 
 
-def _message(text: str) -> tuple[str, tuple[RecordInHand, ...]]:
-    """A termination message in one line, and the records that it names."""
+def _message(text: str) -> tuple[str, tuple[Place, ...]]:
+    """Parse a termination message. Return it as one line, and the records that it names."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
-    try:
-        report = json.loads(line)
-    except (ValueError, RecursionError):
-        report = None
-    if not isinstance(report, dict) or not isinstance(report.get("reason"), str):
+    report = read_object(line) or {}
+    if not isinstance(report.get("reason"), str):
         return (_log_message(report) or line)[:SAID_CHARACTERS_MAX], ()
     listed = report.get("records")
     named = listed[:RECORDS_MAX] if isinstance(listed, list) else []
@@ -100,23 +86,21 @@ def _message(text: str) -> tuple[str, tuple[RecordInHand, ...]]:
     return f"{report['reason']}: {report.get('message', '')}"[:SAID_CHARACTERS_MAX], records
 
 
-def _log_message(entry: Any) -> str:
-    """The words of a worker's log line in JSON: the message, and the error if it has one. Empty for anything else."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("message"), str):
+def _log_message(entry: Mapping[str, Any]) -> str:
+    """The message in a worker's JSON log line, with the error if the line has one; empty without a message."""
+    if not isinstance(entry.get("message"), str):
         return ""
     error = entry.get("error")
     words = entry["message"] + (f": {error}" if isinstance(error, str) else "")
     return f"last log line: {' '.join(words.split())}"
 
 
-def _record(entry: Any) -> RecordInHand | None:
-    try:
-        topic, partition, offset = entry["topic"], entry["partition"], entry["offset"]
-    except (TypeError, KeyError):
-        return None
-    if not isinstance(topic, str) or not _is_count(partition, 31) or not _is_count(offset, 63):
-        return None
-    return RecordInHand(topic[:TOPIC_CHARACTERS_MAX], partition, offset)
+def _record(entry: Any) -> Place | None:
+    match entry:
+        case {"topic": str(topic), "partition": partition, "offset": offset}:
+            known = _is_count(partition, 31) and _is_count(offset, 63)
+            return Place(topic[:TOPIC_CHARACTERS_MAX], partition, offset) if known else None
+    return None
 
 
 def _is_count(value: Any, bits: int) -> bool:

@@ -1,14 +1,14 @@
-"""Pod template of the workers, with the additions of `spec.template`.
+"""Pod template of the workers, with the user's additions in `spec.template`.
 
-Pod security level "restricted" applies to every container, also to those that a user adds: handler code and its helpers
-need no privilege. Settings, handler source and credentials come as one projected volume, so that no mount lies inside
-another.
+The Pod Security Standards' level "restricted" applies to every container, including the user's, because handlers and
+their helpers need no privileges. Settings, handler source and credentials are in one projected volume, so that no mount
+is inside another.
+
+Decision: docs/decisions/0034-pods.md.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from fleet_consumer.contract import naming, pod
@@ -22,88 +22,77 @@ from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANN
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
 AUTHORITIES_VOLUME: Final = "consumer-fleet-authorities"
+"""Volume for a Secret whose CA certificates are chosen by a pattern. It is separate because the settings volume lists
+its keys. Strimzi, for example, keeps an old CA as `ca-<date>.crt` (`InternalCa.createRenewOrReplace`)."""
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
-"""The unprivileged user of the project's images."""
+"""Id of the unprivileged user and group of the project's images."""
 
 CLOSING_S: Final = 15
-"""Part of the termination grace after the drain: the last commit, leaving the group, and closing."""
+"""Seconds by which the grace period exceeds `drainSeconds`, for the last commit, leaving the group, and closing."""
 
 CHECK_GRACE_S: Final = 5
-"""Termination grace of a check: its sidecars have nothing to drain, and the pod ends with its last container."""
+"""Grace period of a check pod in seconds. It is short, because the sidecars that end last have nothing to drain."""
 
 SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
-"""Container fields of HTTP servers."""
+"""Fields of the worker container that are removed if the worker serves no HTTP."""
 ATTENDING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
-"""Container fields that may wait for the worker's own pages."""
+"""Fields removed from the other containers if the worker serves no HTTP: they may wait for the worker's HTTP pages."""
 STARTUP_S: Final = 600
-"""Time for the import of the handler. The pod is unready for all of it."""
+"""Seconds that a worker has to import its handler. The pod is not ready before the import has succeeded."""
 
 DEFAULT_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "128Mi"}}
-"""Resources of a worker for which none are given. No limit: only the handler's author knows what it may need, and a
-limit that is too low kills workers in the middle of records. See docs/decisions/0034."""
+"""Resources of a worker if the spec sets none. There is no limit, because only the handler's author knows what the
+handler needs, and a low limit kills workers while they process records."""
 
 
 def pod_template(
-    group: ConsumerGroup, cluster: KafkaCluster, *, handler_keys: tuple[str, ...] | None, image: str
+    group: ConsumerGroup, cluster: KafkaCluster, *, handler_keys: Collection[str] | None, image: str
 ) -> dict[str, Any]:
-    """Pod template of a revision without a name, see `named`.
-
-    `handler_keys` are the file names of the handler's source, None without one.
-    """
+    """The template without the revision's name. `handler_keys`: the source's files; None if the image has it."""
     extra = group.spec.template
     metadata = {
         "labels": {**extra.metadata.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
         "annotations": {**extra.metadata.annotations, REVISION_ANNOTATION: ""},
     }
-    first, beside = containers_of(group)
-    mounts = extra.worker.get("volumeMounts") or ()
-    own_scratch = any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in mounts)
-    volumes = [_settings_volume(group, cluster, "", handler_keys), *_plain(extra.spec.volumes)]
-    # Optional, as most groups never have one; a list that comes later reaches running pods all the same.
+    first, others = containers_of(group)
+    # The ConfigMap with the skip list is optional, because most groups never have one. If it is created later, it
+    # reaches running pods too.
     skips = {"name": naming.skip_config(group.metadata.name), "optional": True, "defaultMode": 0o440}
-    volumes.append({"name": SKIP_VOLUME, "configMap": skips})
+    own: list[tuple[dict[str, Any], str]] = [({"name": SKIP_VOLUME, "configMap": skips}, worker_config.SKIP_DIRECTORY)]
     if group.spec.retry is not None:
-        # A volume of its own, mounted as a directory: files mounted alone are never renewed.
+        # The policies are a separate volume, mounted as a directory, because the kubelet never updates files mounted by
+        # `subPath`.
         policies = {"name": naming.retry_config(group.metadata.name), "defaultMode": 0o440}
-        volumes.append({"name": RETRY_VOLUME, "configMap": policies})
-    authorities = _authorities(cluster)
-    if authorities is not None:
-        volumes.append({"name": AUTHORITIES_VOLUME, "secret": {"secretName": authorities, "defaultMode": 0o440}})
-    if not own_scratch:
+        own.append(({"name": RETRY_VOLUME, "configMap": policies}, worker_config.RETRY_DIRECTORY))
+    ca = cluster.spec.tls.ca_secret_ref if cluster.spec.tls is not None else None
+    if ca is not None and ca.pattern is not None:
+        # The Secret is mounted as a whole, because any key may hold a CA certificate.
+        secret = {"secretName": ca.name, "defaultMode": 0o440}
+        own.append(({"name": AUTHORITIES_VOLUME, "secret": secret}, worker_config.AUTHORITIES_DIRECTORY))
+    settings = settings_volume(group, cluster, "", handler_keys)
+    volumes = [settings, *_plain(extra.spec.volumes), *(volume for volume, _ in own)]
+    mounts = [_mount(settings, pod.CONFIG_DIRECTORY), *_plain(extra.worker.get("volumeMounts") or ())]
+    mounts += [_mount(volume, path) for volume, path in own]
+    if not any(mount.get("mountPath", "").rstrip("/") == SCRATCH_PATH for mount in mounts):
         volumes.append({"name": SCRATCH_VOLUME, "emptyDir": {}})
+        mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": group.spec.drain_seconds + CLOSING_S,
         "securityContext": _pod_security(group),
-        "containers": [_worker(group, image, own_scratch, authorities is not None), *map(restricted, beside)],
+        "containers": [_worker(group, image, mounts), *map(restricted, others)],
         "volumes": volumes,
     }
     if first:
-        spec["initContainers"] = [restricted(container) for container in first]
-    spec |= _placement(group)
-    return {"metadata": metadata, "spec": spec}
-
-
-def named(
-    template: Mapping[str, Any],
-    group: ConsumerGroup,
-    cluster: KafkaCluster,
-    *,
-    revision: str,
-    handler_keys: tuple[str, ...] | None,
-) -> dict[str, Any]:
-    """A `pod_template` of the same arguments with the name of its revision, and its ConfigMaps."""
-    metadata, spec = template["metadata"], template["spec"]
-    annotations = {**metadata["annotations"], REVISION_ANNOTATION: revision}
-    volumes = [_settings_volume(group, cluster, revision, handler_keys), *spec["volumes"][1:]]
-    return {"metadata": {**metadata, "annotations": annotations}, "spec": {**spec, "volumes": volumes}}
+        spec["initContainers"] = [*map(restricted, first)]
+    return {"metadata": metadata, "spec": spec | _placement(group)}
 
 
 def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
-    """Give the worker's container in a pod's spec a command that serves no HTTP; returns the container."""
+    """Change the worker container in the spec to a command that serves no HTTP, and return this container."""
     worker: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == CONTAINER)
     for key in SERVING:
         worker.pop(key, None)
@@ -112,22 +101,26 @@ def serve_nothing(spec: Mapping[str, Any], args: list[str]) -> dict[str, Any]:
 
 
 def accompany(spec: dict[str, Any], worker: Mapping[str, Any]) -> None:
-    """Make native sidecars of the containers other than the worker's, so that the pod ends with the worker."""
-    beside = [container for container in spec["containers"] if container is not worker]
-    for container in beside:
+    """Turn a pod's other containers into native sidecars, in place, so that the pod ends with the worker."""
+    others = [container for container in spec["containers"] if container is not worker]
+    for container in others:
         for key in ATTENDING:
             container.pop(key, None)
         container["restartPolicy"] = "Always"
-    if beside:
-        spec["initContainers"] = [*spec.get("initContainers", ()), *beside]
+    if others:
+        spec["initContainers"] = [*spec.get("initContainers", ()), *others]
 
 
 def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Spec of a pod that checks the template's revision once.
+    """Spec of a one-shot pod that checks the template's revision: the worker's pod with another command and without
+    probes.
 
-    It is the worker's pod with another command and without probes. The other containers are tried too, or a wrong image
-    or a request that no node can meet would first show where it replaces a worker. As native sidecars (restartable init
-    containers) they start before the check and end with it; their probes and hooks may need a worker that serves.
+    The other containers run in the check too. Otherwise a wrong image, or a request that no node can meet, would only
+    show during the rollout. They become native sidecars (restartable init containers), which start before the check and
+    end with it. As ordinary containers they would keep the pod from ending, and the check could pass before their
+    images are pulled. Their probes and hooks are removed, because they may need a serving worker.
+
+    Decision: docs/decisions/0041-check-pods.md.
     """
     spec = copy.deepcopy(dict(template["spec"]))
     worker = serve_nothing(spec, ["check", "--config", pod.WORKER_CONFIG])
@@ -136,21 +129,13 @@ def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bool) -> dict[str, Any]:
+def _mount(volume: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {"name": volume["name"], "mountPath": path, "readOnly": True}
+
+
+def _worker(group: ConsumerGroup, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
     extra = group.spec.template.worker
-    mounts = [
-        {"name": SETTINGS_VOLUME, "mountPath": pod.CONFIG_DIRECTORY, "readOnly": True},
-        *_plain(extra.get("volumeMounts") or ()),
-    ]
-    mounts.append({"name": SKIP_VOLUME, "mountPath": worker_config.SKIP_DIRECTORY, "readOnly": True})
-    if group.spec.retry is not None:
-        mounts.append({"name": RETRY_VOLUME, "mountPath": worker_config.RETRY_DIRECTORY, "readOnly": True})
-    if authorities:
-        path = worker_config.AUTHORITIES_DIRECTORY
-        mounts.append({"name": AUTHORITIES_VOLUME, "mountPath": path, "readOnly": True})
-    if not own_scratch:
-        mounts.append({"name": SCRATCH_VOLUME, "mountPath": SCRATCH_PATH})
-    container: dict[str, Any] = {
+    return {
         "name": CONTAINER,
         "image": image,
         "imagePullPolicy": group.spec.image_pull_policy,
@@ -163,8 +148,7 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bo
             _field("POD_NAMESPACE", "metadata.namespace"),
         ],
         "ports": [{"name": "http", "containerPort": worker_port(group), "protocol": "TCP"}],
-        # The worker serves once it has imported the handler. Libraries that take minutes, or a machine without a
-        # processor to spare, are no reason to kill it and start over.
+        # The worker serves HTTP once it has imported the handler, which may take minutes on a busy machine.
         "startupProbe": _probe(pod.HEALTH_PAGE, period_s=1, failures=STARTUP_S),
         "readinessProbe": _probe(pod.READY_PAGE, period_s=2, failures=2),
         "livenessProbe": _probe(pod.HEALTH_PAGE, period_s=10, failures=6),
@@ -172,16 +156,14 @@ def _worker(group: ConsumerGroup, image: str, own_scratch: bool, authorities: bo
         "securityContext": {**copy.deepcopy(RESTRICTED), "readOnlyRootFilesystem": True},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
+        **({"envFrom": _plain(extra["envFrom"])} if extra.get("envFrom") else {}),
     }
-    if extra.get("envFrom"):
-        container["envFrom"] = _plain(extra["envFrom"])
-    return container
 
 
-def _settings_volume(
-    group: ConsumerGroup, cluster: KafkaCluster, revision: str, handler_keys: tuple[str, ...] | None
+def settings_volume(
+    group: ConsumerGroup, cluster: KafkaCluster, revision: str, handler_keys: Collection[str] | None
 ) -> dict[str, Any]:
-    """Volume for `/etc/consumer-fleet`, readable by the worker's group only."""
+    """Volume for `/etc/consumer-fleet`, readable only by the worker's Unix group."""
     name = group.metadata.name
     sources = [files_of("configMap", naming.revision_config(name, revision), [(pod.WORKER_FILE, pod.WORKER_FILE)])]
     if handler_keys is not None:
@@ -192,7 +174,7 @@ def _settings_volume(
 
 
 def _credentials(cluster: KafkaCluster) -> list[dict[str, Any]]:
-    """Sources of the mounted credentials: the keys of the Secrets that the KafkaCluster chooses, under fixed names."""
+    """The keys that the KafkaCluster names in its Secrets, each under a fixed file name."""
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
     sources = []
     if sasl is not None:
@@ -213,14 +195,8 @@ def files_of(kind: str, name: str, paths: Iterable[tuple[str, str]]) -> dict[str
     return {kind: {"name": name, "items": [{"key": key, "path": path} for key, path in paths]}}
 
 
-def _authorities(cluster: KafkaCluster) -> str | None:
-    """Name of a Secret of which any key may hold an authority, so that all of it is mounted."""
-    ca = cluster.spec.tls.ca_secret_ref if cluster.spec.tls is not None else None
-    return ca.name if ca is not None and ca.pattern is not None else None
-
-
 def _placement(group: ConsumerGroup) -> dict[str, Any]:
-    """Placement, runtime, names and account of the pods, as far as the spec sets them."""
+    """The fields of the group's spec about placement, runtime, DNS and service account, as fields of the pod spec."""
     extra = group.spec.template.spec
     said: dict[str, Any] = {
         "imagePullSecrets": [{"name": secret.name} for secret in extra.image_pull_secrets],
@@ -240,12 +216,11 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
 
 
 class PlatformSecurity(PodSecurityContext):
-    """A pod's security context in a cluster that gives pods their user and groups: only what the group names is set."""
+    """Security context of pods to which the platform assigns user and groups. It has only what the spec sets."""
 
 
 def leave_users_to_platform(group: ConsumerGroup) -> ConsumerGroup:
-    """The group with pods that ask for no user unless it names one. OpenShift refuses users outside a namespace's
-    range."""
+    """A copy of the group whose pods get no default users: OpenShift refuses users outside a namespace's range."""
     spec = group.spec.template.spec
     named = PlatformSecurity.model_construct(**dict(spec.security_context))
     template = group.spec.template.model_copy(update={"spec": spec.model_copy(update={"security_context": named})})
@@ -257,7 +232,7 @@ def platform_gives_users(group: ConsumerGroup) -> bool:
 
 
 def _pod_security(group: ConsumerGroup) -> dict[str, Any]:
-    """The pod's security context: the wanted user, groups and filter over the defaults of the project's images."""
+    """The fields that the spec sets, and the defaults of the project's images for all others."""
     given = group.spec.template.spec.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     users = {} if platform_gives_users(group) else dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), USER_ID)
     return {**users, "seccompProfile": {"type": "RuntimeDefault"}, **given, "runAsNonRoot": True}

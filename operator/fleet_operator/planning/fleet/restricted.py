@@ -1,11 +1,11 @@
-"""The pod security level "restricted" for what users add to the workers' pods.
+"""The Pod Security Standards' level "restricted", applied to the user's additions to the workers' pods.
 
-The CRD refuses all of this, with a message that names the field. The cluster may have an older CRD than this operator,
-so what would weaken a pod, or take over what is the operator's, is refused here again. Only what is known to be
-harmless passes: a type of volume that a later Kubernetes invents does not.
+The CRD refuses the same values, with a message that names the field. But the cluster may have an older CRD than this
+operator, so this module again refuses everything that weakens a pod or replaces the operator's fields. It accepts only
+values that are known to be harmless, so it refuses, for example, a volume type that a later Kubernetes adds.
+
+Decision: docs/decisions/0034-pods.md.
 """
-
-from __future__ import annotations
 
 import copy
 import re
@@ -31,9 +31,12 @@ VOLUME_TYPES: Final = frozenset(
         "image",
     }
 )
-"""The types of the Pod Security Standards' level "restricted"."""
+"""The volume types that the level "restricted" allows. It excludes `nfs` and `iscsi`, which reach hosts that the
+namespace's network policies do not cover, and `flexVolume`, which runs a driver as root on the node. `csi` is allowed,
+because a driver accepts inline volumes only if its CSIDriver object permits them."""
 PROJECTED_TYPES: Final = frozenset({"configMap", "secret", "downwardAPI"})
-"""Sources of a projected volume. The others give the pod an identity in Kubernetes, or are too new to judge."""
+"""Allowed sources of a projected volume. Other sources give the pod an identity in Kubernetes (a `serviceAccountToken`,
+which `automountServiceAccountToken: false` withholds), or are too new to be judged."""
 OWN_VOLUMES: Final = "consumer-fleet-"
 """Prefix of the operator's volumes, which hold settings and credentials."""
 OWN_KEYS: Final = "consumerfleet.io/"
@@ -41,10 +44,10 @@ OWN_KEYS: Final = "consumerfleet.io/"
 STANDARD_LABELS: Final = frozenset({NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL})
 OWN_VARIABLES: Final = frozenset({pod.POD_NAME, pod.POD_UID, "POD_NAMESPACE"})
 SETTINGS_PATHS: Final = re.compile(r"^/?etc/(consumer-fleet|fleet)(/|\Z)")
-"""The kubelet takes a path without a slash in front for one with it."""
+"""Paths of the worker's settings. The leading slash is optional because the kubelet adds a missing one."""
 ROUNDABOUT_PATHS: Final = re.compile(r"(^|/)[.][.]?(/|\Z)|//")
 WORKER_FIELDS: Final = frozenset({"name", "resources", "env", "envFrom", "volumeMounts"})
-"""Fields that users may add to the worker's own container."""
+"""Fields that users may set in the worker container."""
 CONTAINER_FIELDS: Final = WORKER_FIELDS | {
     "image",
     "imagePullPolicy",
@@ -61,19 +64,18 @@ CONTAINER_FIELDS: Final = WORKER_FIELDS | {
     "terminationMessagePolicy",
     "securityContext",
 }
-"""Fields of users' own containers; others are dropped, as the API server drops them."""
+"""Fields that users may set in other containers. All others are dropped, as the API server drops unknown fields."""
 
 APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
-"""Prefix of annotations that can take a container's profile away."""
+"""Prefix of annotations that can remove a container's AppArmor profile."""
 
 RESTRICTED: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 SECCOMP_TYPES: Final = frozenset({"RuntimeDefault", "Localhost"})
 ADDED_CAPABILITY: Final = "NET_BIND_SERVICE"
-"""The only capability that the level allows to add."""
+"""The only capability that a container may add at the level "restricted"."""
 
 
 def find_template_problem(template: Template) -> Problem | None:
-    """The first part of a template that no pod may have."""
     message = next(_refusals(template), None)
     return Problem(conditions.TEMPLATE_REFUSED, message) if message is not None else None
 
@@ -84,23 +86,18 @@ def _refusals(template: Template) -> Iterator[str]:
         yield "spec.template.spec.securityContext.runAsNonRoot must be true: change or remove it"
     for volume in template.spec.volumes:
         yield from _volume_refusals(volume)
-    for field, containers in (
-        ("containers", template.spec.containers),
-        ("initContainers", template.spec.init_containers),
-    ):
+    lists = template.spec.containers, template.spec.init_containers
+    for field, containers in zip(("containers", "initContainers"), lists, strict=True):
         for container in containers:
-            yield from _container_refusals(
-                container, f"spec.template.spec.{field}: container {container.get('name')!r}"
-            )
-    if any(each.get("name") == CONTAINER for each in template.spec.init_containers):
-        yield f"spec.template.spec.initContainers must not contain one named {CONTAINER!r}: choose another name"
-    twice = {str(each.get("name")) for each in template.spec.containers} & {
-        str(each.get("name")) for each in template.spec.init_containers
-    }
-    if twice:
+            where = f"spec.template.spec.{field}: container {container.get('name')!r}"
+            yield from _container_refusals(container, where)
+    names, first_names = ({str(each.get("name")) for each in containers} for containers in lists)
+    if CONTAINER in first_names:
+        yield f"spec.template.spec.initContainers must not contain a container {CONTAINER!r}: choose another name"
+    if names & first_names:
         yield (
-            f"spec.template.spec: {min(twice)!r} names a container and an init container, and a pod's names are "
-            "unique: rename one of them"
+            f"spec.template.spec: {min(names & first_names)!r} is the name of a container and of an init container, "
+            "but names must be unique in a pod: rename one of the two"
         )
     yield from _worker_refusals(template.worker)
 
@@ -113,28 +110,29 @@ def _metadata_refusals(metadata: TemplateMetadata) -> Iterator[str]:
     ):
         taken = min((key for key in keys if key.startswith(OWN_KEYS) or key in names), default=None)
         if taken is not None:
-            yield f"{where}.{field} must not set {taken}, which is the operator's: choose another key"
+            yield f"{where}.{field} must not set {taken}, which the operator sets: choose another key"
     if any(key.startswith(APPARMOR) for key in metadata.annotations):
-        yield f"{where}.annotations must not set AppArmor profiles: remove those of {APPARMOR}"
+        yield f"{where}.annotations must not set AppArmor profiles: remove the annotations with prefix {APPARMOR}"
 
 
 def _container_refusals(container: Mapping[str, Any], where: str) -> Iterator[str]:
     for mount in container.get("volumeMounts") or ():
         if str(mount.get("name")).startswith(OWN_VOLUMES):
-            yield f"{where} must not mount {mount['name']!r}, which is the operator's: use a volume of your own"
+            yield f"{where} must not mount {mount['name']!r}, a volume of the operator: use a volume of your own"
     if any(_names_host(container.get(each)) for each in ("livenessProbe", "readinessProbe", "startupProbe")) or any(
         _names_host(hook) for hook in (container.get("lifecycle") or {}).values()
     ):
-        yield f"{where} must not name a host in a probe or hook: remove it, and the pod itself is asked"
+        # If `httpGet` named a host, the kubelet would call that address from the node's network.
+        yield f"{where} must not name a host in a probe or hook: remove the host, so that the kubelet calls the pod"
     if any(port.get("hostPort") for port in container.get("ports") or ()):
-        yield f"{where} must not take a port of the node: remove hostPort and use a Service"
+        yield f"{where} must not use a host port: remove hostPort, and use a Service instead"
     weak = sorted(_weaknesses(container.get("securityContext") or {}))
     if weak:
-        yield f"{where} must not set {', '.join(weak)} in its securityContext like this: remove it"
+        yield f"{where} has forbidden values in its securityContext: correct or remove {', '.join(weak)}"
 
 
 def _weaknesses(context: Mapping[str, Any]) -> Iterator[str]:
-    """Fields of a container's security context with values that the level does not have."""
+    """Names of the fields in a container's security context whose values the level "restricted" forbids."""
     yield from (key for key in ("privileged", "allowPrivilegeEscalation") if context.get(key))
     if context.get("runAsNonRoot") is False:
         yield "runAsNonRoot"
@@ -147,35 +145,35 @@ def _weaknesses(context: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worker_refusals(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Fields and values that other containers may have, and the worker's own may not."""
+    """Refusals of fields and values that the user's other containers may have, but not the worker container."""
     where = f"spec.template.spec.containers: container {CONTAINER!r}"
     foreign = worker.keys() - WORKER_FIELDS
     if foreign:
-        yield f"{where} takes only {', '.join(sorted(WORKER_FIELDS))}: remove {', '.join(sorted(foreign))}"
+        yield f"{where} allows only {', '.join(sorted(WORKER_FIELDS))}: remove {', '.join(sorted(foreign))}"
     for variable in worker.get("env") or ():
         if variable.get("name") in OWN_VARIABLES:
-            yield f"{where} must not set {variable['name']} in env, which is the operator's: choose another name"
+            yield f"{where} must not set {variable['name']} in env, which the operator sets: choose another name"
     for mount in worker.get("volumeMounts") or ():
         path = str(mount.get("mountPath"))
         if SETTINGS_PATHS.search(path) or ROUNDABOUT_PATHS.search(path):
             yield (
                 f"{where} must not mount anything at {path!r}: choose a path outside of /etc/consumer-fleet and "
-                "/etc/fleet, where its settings are, and without //, /./ and /../"
+                "/etc/fleet, which hold the worker's settings, and without //, /./ and /../"
             )
 
 
 def _volume_refusals(volume: Mapping[str, Any]) -> Iterator[str]:
     where = f"spec.template.spec.volumes: volume {volume.get('name')!r}"
     if str(volume.get("name")).startswith(OWN_VOLUMES):
-        yield f"{where} has a name that is the operator's: choose another name"
+        yield f"{where} has a name that is reserved for the operator: choose another name"
     kinds = volume.keys() - {"name"}
     if len(kinds) != 1 or not kinds <= VOLUME_TYPES:
         seen = ", ".join(sorted(kinds)) or "none"
-        yield f"{where} must be of exactly one of the types {', '.join(sorted(VOLUME_TYPES))}, and not {seen}"
+        yield f"{where} must have exactly one of the types {', '.join(sorted(VOLUME_TYPES))}, and not {seen}"
     for source in (volume.get("projected") or {}).get("sources") or ():
         if len(source) != 1 or not source.keys() <= PROJECTED_TYPES:
             seen = ", ".join(sorted(source)) or "none"
-            yield f"{where} may project {', '.join(sorted(PROJECTED_TYPES))}, and not {seen}"
+            yield f"{where} may have only the sources {', '.join(sorted(PROJECTED_TYPES))}, and not {seen}"
 
 
 def _names_host(probe: Any) -> bool:
@@ -184,7 +182,7 @@ def _names_host(probe: Any) -> bool:
 
 
 def restricted(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A user's container at the restricted level: no privilege, no root, no port of the node."""
+    """A copy of a user's container that meets the restricted level: no privileges, no root, and no host ports."""
     allowed = {key: copy.deepcopy(value) for key, value in container.items() if key in CONTAINER_FIELDS}
     allowed["securityContext"] = _restricted_context(container.get("securityContext") or {})
     for port in allowed.get("ports") or ():
@@ -194,7 +192,7 @@ def restricted(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restricted_context(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that a container may set itself; the pod forbids or defaults the rest."""
+    """`RESTRICTED`, and the fields that the container may set. For others, the pod's context or a default applies."""
     context: dict[str, Any] = copy.deepcopy(RESTRICTED)
     if own.get("runAsUser"):
         context["runAsUser"] = own["runAsUser"]

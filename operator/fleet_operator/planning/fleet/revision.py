@@ -1,18 +1,18 @@
-"""Revision: everything that rolls the pods of a fleet when it changes, rendered once and named by its hash.
+"""Revisions of a fleet, each rendered once and named by a hash. A change of anything in a revision replaces the pods.
 
-`replicas` is no part of it, nor is anything that running workers reload. The hash covers content only, so that
-the same spec gives the same revision on every operator and after every restart.
+A revision contains neither `replicas` nor the settings that running workers reload. The hash covers only the content,
+so one spec gives the same revision on every operator and after every restart.
 
-Another version of the operator may render the same spec in another way, and that alone must not roll pods. So the
-StatefulSet also carries a digest of the inputs of its revision, and as long as they are the same, its revision stays.
+Another version of the operator may render the same spec differently, and that alone must not replace pods. So the
+StatefulSet also carries a digest of its revision's inputs. While the inputs are the same, its revision stays.
 
-A revision's record is a ConfigMap, and the operator runs pods from the template in it. So that the right to write
-ConfigMaps does not become the right to run any pod, the StatefulSet carries the digests of the templates rendered from
-the spec: whoever may change a StatefulSet may run pods anyway. A record without a digest there is ignored, whatever its
-content.
+A revision is recorded in a ConfigMap, and the operator runs pods from the template in it. Permission to write
+ConfigMaps must not become permission to run any pod. So the StatefulSet carries the digests of the templates that were
+rendered from the spec, and the operator ignores a ConfigMap if the digest of its template is missing there. This is
+safe, because anyone who may change a StatefulSet may run any pod anyway.
+
+Decision: docs/decisions/0003-revisions.md.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -25,20 +25,20 @@ from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.model import RETRY_ROLLOUT_ANNOTATION
-from fleet_operator.planning.fleet.pod_template import named, platform_gives_users, pod_template
-from fleet_operator.planning.fleet.readings import read_fleet, read_revision
+from fleet_operator.planning.fleet.parsing import read_fleet, read_revision
+from fleet_operator.planning.fleet.pod_template import platform_gives_users, pod_template, settings_volume
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.foreign_json import read_object
-from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION
-from fleet_operator.planning.state.group import RevisionMark, RevisionState
+from fleet_operator.planning.labels import INPUTS_ANNOTATION, KNOWN_ANNOTATION, REVISION_ANNOTATION, annotation_of
+from fleet_operator.planning.state.group import RevisionState, RevisionVerdict
 
 CONNECTION_CHARACTERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Digests of what a revision was planned from: of the `whole`, of the group's own part, and of the `connection`."""
+    """Digests of a revision's inputs: all of them, those from the ConsumerGroup, and those from the KafkaCluster."""
 
     whole: str
     group: str
@@ -47,11 +47,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A planned revision.
-
-    `handler_files` is None when the handler's source is in the image. `inputs` are the digests of what it was planned
-    from; `kept` is True if another version of the operator rendered it.
-    """
+    """A planned revision. `handler_files`: None if the image has the source. `kept`: rendered by another version."""
 
     hash: str
     worker_config: Mapping[str, Any]
@@ -62,47 +58,39 @@ class Revision:
 
 
 NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "rollout", "retry", "scaling", "offsets", "deletion"})
-"""Fields of a ConsumerGroup's spec that are not rendered as they are. Too few of them are harmless: then pods that an
-earlier operator planned may roll once when such a field changes."""
+"""Fields of a ConsumerGroup's spec that the digest of a revision's inputs omits, because pods depend on them only
+indirectly or not at all. A field that is missing here does little harm: changing it may once replace pods that an
+earlier version of the operator rendered."""
 
 
 def plan_revision(
     group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
 ) -> Revision:
-    """The revision for a spec.
-
-    `handler_files` is the content of the ConfigMap that the handler refers to (None when it refers to none); `image` is
-    the workers' image.
-    """
-    keys = tuple(sorted(handler_files)) if handler_files is not None else None
+    """Plan a revision. `handler_files`: the content of the handler's ConfigMap; None if the spec refers to none."""
     files = dict(handler_files) if handler_files is not None else None
-    config = worker_config(group, cluster, revision="")
-    template = pod_template(group, cluster, handler_keys=keys, image=image)
+    config = worker_config(group, cluster)
+    template = pod_template(group, cluster, handler_keys=files, image=image)
     revision = content_hash({"config": config, "handler": files, "template": template})
-    return Revision(
-        hash=revision,
-        worker_config={**config, "revision": revision},
-        handler_files=files,
-        pod_template=named(template, group, cluster, revision=revision, handler_keys=keys),
-        inputs=_inputs(group, cluster, handler_files=files, image=image),
-    )
-
-
-def _inputs(
-    group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
-) -> Inputs:
-    """Digests of everything that is rendered. Fields at their default do not count: later versions have more fields."""
+    template["metadata"]["annotations"][REVISION_ANNOTATION] = revision
+    template["spec"]["volumes"][0] = settings_volume(group, cluster, revision, files)
+    # Fields at their default are omitted. Otherwise a field added by a later version would change the digest.
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     own = {
         "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
         "retries": group.spec.retry is not None,
         "drain": group.spec.drain_seconds,
-        "handler": handler_files,
+        "handler": files,
         "image": image,
         **({"users": "platform"} if platform_gives_users(group) else {}),
     }
-    whole = {**own, "connection": _connection(cluster)}
-    return Inputs(whole=_digest(whole), group=_digest(own), connection=connection_digest(cluster))
+    whole = _digest({**own, "connection": _connection(cluster)})
+    return Revision(
+        hash=revision,
+        worker_config={**config, "revision": revision},
+        handler_files=files,
+        pod_template=template,
+        inputs=Inputs(whole=whole, group=_digest(own), connection=connection_digest(cluster)),
+    )
 
 
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:
@@ -111,7 +99,7 @@ def _connection(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def connection_digest(cluster: KafkaCluster) -> str:
-    """Digest of what a revision takes from its KafkaCluster. Another form of it would roll every fleet."""
+    """Never compute this digest in another way: the pods of every fleet would be replaced."""
     return _digest(_connection(cluster))[:CONNECTION_CHARACTERS]
 
 
@@ -119,51 +107,42 @@ def keep_running(
     planned: Revision,
     stateful_set: Mapping[str, Any] | None,
     config_maps: Iterable[Mapping[str, Any]],
-    marks: Mapping[str, RevisionMark],
+    verdicts: Mapping[str, RevisionVerdict],
     *,
     connection_waits: bool = False,
 ) -> Revision:
-    """The revision that the StatefulSet runs, if it was planned from the same inputs as `planned`; else `planned`.
+    """Return the StatefulSet's revision if it was planned from the same inputs as `planned`, else `planned`. If
+    `connection_waits`, the StatefulSet's revision is also kept if only its connection differs. `config_maps`: the
+    group's ConfigMaps; those of revisions with their data.
 
-    `config_maps` are the group's, records with their content; `marks` are what its state says of revisions. A refused
-    revision is not kept, nor is one whose record is gone or is not the one that was applied, nor one of a former
-    ConsumerGroup of the name. With `connection_waits` the connection may be another one.
+    Never kept are a refused revision, a revision whose ConfigMap is missing or differs from the applied template, and a
+    revision of a former ConsumerGroup of this name.
     """
-    running = read_fleet(stateful_set)
-    if stateful_set is None or running is None or running.revision == planned.hash:
+    running, known, wanted = read_fleet(stateful_set), inputs_of(stateful_set), planned.inputs
+    if running is None or known is None or running.revision == planned.hash:
         return planned
-    noted, wanted = inputs_of(stateful_set), planned.inputs
-    if noted is None:
-        return planned
-    same = noted.whole == wanted.whole
-    if not same and not (connection_waits and noted.group == wanted.group):
+    same = known.whole == wanted.whole
+    if not same and not (connection_waits and known.group == wanted.group):
         return planned
     name = revision_config(planned.worker_config["name"], running.revision)
     for config_map in (each for each in config_maps if each["metadata"]["name"] == name):
-        record = read_revision(config_map, marks, config_map_names=())
+        record = read_revision(config_map, verdicts, config_map_names=())
         if record is None or record.hash != running.revision or record.state is RevisionState.REFUSED:
             continue
         config = read_object((config_map.get("data") or {}).get(WORKER_FILE))
         if config is None or config.get("uid") != planned.worker_config["uid"] or not is_known(stateful_set, record):
             continue
         kept = replace(planned, hash=record.hash, worker_config=config, pod_template=record.pod_template, kept=same)
-        return kept if same else replace(kept, inputs=noted)
+        return kept if same else replace(kept, inputs=known)
     return planned
 
 
 def request_digest(group: ConsumerGroup) -> str:
-    """Digest of what asks for a revision: the spec, and the annotation that asks for another try.
-
-    A refused revision is tried again when it changes. The number of workers is no part of it: an autoscaler must not
-    have a refused revision tried again each time.
-    """
+    """Digest of the spec and of the annotation that requests another try. A refused revision is tried again when this
+    digest changes. The number of workers is not in it: otherwise an autoscaler would request a refused revision again
+    each time it scaled."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"replicas", "scaling"})
     return content_hash({"spec": spec, "again": group.metadata.annotations.get(RETRY_ROLLOUT_ANNOTATION, "")})
-
-
-def template_digest(pod_template: Mapping[str, Any]) -> str:
-    """Digest of a template, independent of the order of its keys."""
-    return _digest(pod_template)
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -172,43 +151,33 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
-    """True if a record's template may be run: the fleet's StatefulSet names it.
-
-    Without a StatefulSet nothing was ever run, so there is nothing to go back to.
-    """
-    return _digests(stateful_set or {}).get(record.hash) == template_digest(record.pod_template)
+    """True if the template in a record may run because the template's digest is on the fleet's StatefulSet. False
+    without a StatefulSet: no revision has run yet, so a rollback has no target."""
+    return _digests(stateful_set).get(record.hash) == _digest(record.pod_template)
 
 
 def known_to(stateful_set: Mapping[str, Any] | None) -> frozenset[str]:
-    """The revisions with a digest on the StatefulSet."""
-    return frozenset(_digests(stateful_set or {}))
+    """Hashes of the revisions whose template digests are on the StatefulSet."""
+    return frozenset(_digests(stateful_set))
 
 
-def _digests(stateful_set: Mapping[str, Any]) -> dict[str, Any]:
-    text = (stateful_set.get("metadata", {}).get("annotations") or {}).get(KNOWN_ANNOTATION, "")
-    return read_object(text) or {}
-
-
-def with_inputs(stateful_set: Mapping[str, Any], inputs: Inputs | None) -> dict[str, Any]:
-    """The StatefulSet with the digests of its revision's inputs, if they are known."""
-    return dict(stateful_set) if inputs is None else _noted(stateful_set, INPUTS_ANNOTATION, asdict(inputs))
+def _digests(stateful_set: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if stateful_set is None else read_object(annotation_of(stateful_set, KNOWN_ANNOTATION)) or {}
 
 
 def inputs_of(stateful_set: Mapping[str, Any] | None) -> Inputs | None:
-    """The noted digests of the inputs of the StatefulSet's revision."""
-    annotations = (stateful_set or {}).get("metadata", {}).get("annotations") or {}
-    found = read_object(annotations.get(INPUTS_ANNOTATION)) or {}
+    text = None if stateful_set is None else annotation_of(stateful_set, INPUTS_ANNOTATION)
+    found = read_object(text) or {}
     names = [each.name for each in fields(Inputs)]
     return Inputs(*(str(found[name]) for name in names)) if found.keys() >= set(names) else None
 
 
-def with_known(stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The StatefulSet with the digests of these templates, by revision."""
-    digests = {revision: template_digest(template) for revision, template in templates.items()}
-    return _noted(stateful_set, KNOWN_ANNOTATION, digests)
-
-
-def _noted(stateful_set: Mapping[str, Any], annotation: str, digests: Mapping[str, str]) -> dict[str, Any]:
+def with_known(
+    stateful_set: Mapping[str, Any], templates: Mapping[str, Mapping[str, Any]], inputs: Inputs | None = None
+) -> dict[str, Any]:
+    """Annotate the StatefulSet with digests of `templates`, keyed by revision, and with `inputs`, if known."""
+    digests: dict[str, Any] = {KNOWN_ANNOTATION: {name: _digest(template) for name, template in templates.items()}}
+    digests |= {INPUTS_ANNOTATION: asdict(inputs)} if inputs is not None else {}
     metadata = stateful_set["metadata"]
-    annotations = {**metadata["annotations"], annotation: json.dumps(digests, sort_keys=True)}
-    return {**stateful_set, "metadata": {**metadata, "annotations": annotations}}
+    texts = {annotation: json.dumps(value, sort_keys=True) for annotation, value in digests.items()}
+    return {**stateful_set, "metadata": {**metadata, "annotations": {**metadata["annotations"], **texts}}}

@@ -1,76 +1,68 @@
 """Rollout of a revision: check it, roll it out, record it as good, or return to the last good one.
 
-A bad revision must never take a fleet down, and the operator may be killed between any two writes. So every fact comes
-from cluster objects (parsed by `readings`): the revision ConfigMaps record checked, good and refused revisions, the
-check pod has the result of the check, the StatefulSet and its pods show the progress. One call of `decide` returns the
-next steps for all of it; carrying them out and calling again converges.
+A bad revision must never take a fleet down, and the operator may be killed between any two writes. So all facts except
+the elapsed time come from objects in the API server (parsed by `parsing`). ConfigMaps have the revisions, the group's
+state has their verdicts, the check pod has the result of the check, and the StatefulSet and its pods show the progress.
+One call of `decide` returns all next steps. Carrying them out and calling `decide` again converges.
 
 States:  (absent) -> Candidate -> checked Candidate -> Good
                        |  ^            |
-             check 20  v  | 10 min     v  runs and does not become Ready in time, and there is a good revision
+             check 20  v  | 10 min     v  runs without becoming Ready in time, and there is a good revision
                     Refused         Refused
                        |               |
                        +---------------+--> Candidate, when the spec or its retry annotation changes
 
-A check that fails for a cause outside the revision (exit 21: brokers, credentials, topics) leaves a Candidate with the
-reason on record, and is repeated after a minute. Time that a pod spends waiting for the cluster (a node, an image, a
-volume, quota) never counts against its revision.
-"""
+A check that fails for a cause outside the revision (exit code 21: brokers, credentials, topics) is repeated after a
+minute. Meanwhile the revision stays a Candidate, with the cause as its reason. Time in which a pod waits for the
+cluster (a node, an image, a volume, a quota) never counts against its revision.
 
-from __future__ import annotations
+Decision: docs/decisions/0033-rollouts.md.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.fleet.deadlines import (
-    MISSING,
-    TROUBLE_S,
-    check_wait,
-    describe_late,
-    late_check,
-    late_pod,
-    rollout_wait,
-)
-from fleet_operator.planning.fleet.readings import INIT_CONTAINER_FAILED
+from fleet_operator.planning.fleet.deadlines import MISSING, TROUBLE_S, check_wait, late_check, late_pod, rollout_wait
+from fleet_operator.planning.fleet.parsing import INIT_CONTAINER_FAILED
 from fleet_operator.planning.fleet.rollout_facts import CheckFacts, FleetFacts, PodFacts, RevisionRecord, RolloutFacts
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.group import RevisionState
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
-"""Pause before a check is repeated that failed for a reason outside the revision."""
+"""Seconds before a check that failed for a reason outside the revision is repeated."""
 
 CHECK_RETRY_INSIDE_S: Final = 600.0
-"""Pause before a refused revision is checked again: the image behind a moving tag may have been fixed."""
+"""Seconds before a refused revision is checked again, because the image behind a moving tag may have been fixed."""
 
 POLL_S: Final = 5.0
-"""Poll interval of a rollout in progress, in case an event was missed."""
+"""Poll interval of a rollout in progress in seconds, in case an event was missed."""
 
 
 class RolloutPhase(StrEnum):
     HELD = "Held"  # no revision can be planned, or no workers are wanted
     CHECKING = "Checking"  # the check pod is wanted, waiting or running
-    CHECK_FAILED = "CheckFailed"  # for a reason outside the revision; will be repeated
-    REFUSED = "Refused"  # the wanted revision is refused; the fleet stays at, or returns to, the last good one
+    CHECK_FAILED = "CheckFailed"  # the check failed for a reason outside the revision and will be repeated
+    REFUSED = "Refused"  # the wanted revision is refused; the fleet stays at the last good one or returns to it
     APPLYING = "Applying"  # the StatefulSet does not have the revision yet
-    WAITING = "Waiting"  # the StatefulSet has it, its pods are not all ready
+    WAITING = "Waiting"  # the StatefulSet has the revision, but not all pods are ready
     SETTLED = "Settled"  # the wanted revision is good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutDecision:
-    """The next steps, in this order.
+    """The next steps of a rollout, to be carried out in this order.
 
-    1. `mark`: remember this of the wanted revision (never of another one), in the group's state.
+    1. `new_record`: store this record of the wanted revision in the group's state; it is never about another revision.
     2. `write_revision`: create the wanted revision's copy of the handler's source, if it has one, and its ConfigMap.
-    3. `delete_checks`, `run_check`: delete these check pods; create the wanted revision's.
-    4. `target`: hash of the revision for the StatefulSet; None leaves a StatefulSet as it is and makes none.
+    3. `delete_checks`, `run_check`: delete these check pods; create the check pod of the wanted revision.
+    4. `target`: apply the revision with this hash to the StatefulSet; None leaves a StatefulSet as it is and creates
+       none.
     5. `delete_pods`, `prune`: delete these worker pods, and the ConfigMaps of these revisions.
 
-    `cause` is the reason why the wanted revision does not run; `waits` is set while nothing but the cluster keeps it
-    from running. `requeue_after` is in seconds, None for an event.
+    `cause`: the reason why the wanted revision does not run. `waits`: the cause outside the revision for which the
+    rollout waits. `requeue_after`: seconds until the next reconcile; None to wait for an event.
     """
 
     phase: RolloutPhase
@@ -78,7 +70,7 @@ class RolloutDecision:
     cause: Problem | None = None
     waits: Problem | None = None
     write_revision: bool = False
-    mark: RevisionRecord | None = None
+    new_record: RevisionRecord | None = None
     delete_checks: tuple[str, ...] = ()
     run_check: bool = False
     delete_pods: tuple[str, ...] = ()
@@ -87,15 +79,11 @@ class RolloutDecision:
 
 
 def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
-    """The next steps of a rollout; `now` in epoch seconds."""
     decision = _withheld(facts, _choose(facts, now))
     stale_checks = tuple(check.pod for check in facts.checks if check.revision != facts.wanted and not check.deleting)
-    mark = decision.mark
-    if mark is None and decision.write_revision:
-        mark = _recorded(facts)
     return replace(
         decision,
-        mark=mark,
+        new_record=decision.new_record or (_recorded(facts) if decision.write_revision else None),
         delete_checks=decision.delete_checks + stale_checks,
         delete_pods=stuck_pods(facts.fleet, facts.pods, facts.records, decision.target),
         prune=facts.prunable(decision.target),
@@ -103,7 +91,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
 
 
 def _withheld(facts: RolloutFacts, decision: RolloutDecision) -> RolloutDecision:
-    """Without a check, and without the wanted revision where it does not run yet, while its connection is unproven."""
+    """Keep the wanted revision from being checked or rolled out while its connection is unproven."""
     if facts.unproven is None or facts.wanted is None:
         return decision
     applies = decision.target == facts.wanted and (facts.fleet is None or facts.fleet.revision != facts.wanted)
@@ -120,55 +108,59 @@ def _withheld(facts: RolloutFacts, decision: RolloutDecision) -> RolloutDecision
 
 
 def _recorded(facts: RolloutFacts) -> RevisionRecord:
-    """The recorded state of the wanted revision, to be written again unchanged."""
     assert facts.wanted is not None
     return facts.records.get(facts.wanted) or RevisionRecord(hash=facts.wanted)
 
 
 def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
-    """The branch for the wanted revision; `decide` adds the cleanup that all branches share."""
+    """Decide the steps for the wanted revision; `decide` adds the cleanup that all decisions share."""
     if facts.wanted is None:
         return RolloutDecision(phase=RolloutPhase.HELD, target=facts.fallback, cause=facts.blocked)
     record = facts.records.get(facts.wanted)
-    write = record is None or not record.complete
+    if record is None and facts.fleet is not None and facts.fleet.revision == facts.wanted:
+        # The record of the revision is lost. The StatefulSet has the revision, so it has passed its check and needs no
+        # second check.
+        known = RevisionRecord(hash=facts.wanted, checked=True)
+        held = RolloutDecision(phase=RolloutPhase.HELD, target=facts.wanted)  # the workers must be stopped
+        going = _roll_out(facts, known, now) if facts.wanted_replicas > 0 else held
+        return replace(going, write_revision=True, new_record=going.new_record or known)
     if facts.wanted_replicas == 0:
         return _at_rest(facts, record)
-    if record is None and facts.fleet is not None and facts.fleet.revision == facts.wanted:
-        # Its record is lost. The StatefulSet has it, so it was checked, and nothing has to go back for another check.
-        known = RevisionRecord(hash=facts.wanted, checked=True)
-        going = _roll_out(facts, known, now)
-        return replace(going, write_revision=True, mark=going.mark or known)
-    if record is not None and record.state is RevisionState.REFUSED:
+    if record is None:
+        return replace(_check(facts, now), write_revision=True)
+    if record.state is RevisionState.REFUSED:
         if record.request != facts.request:
             return _try_again(facts, record)
         if facts.wanted_before not in (None, facts.wanted):
-            return _ask_anew(facts, record)
-    if record is not None and record.state is RevisionState.GOOD and facts.newest_good() is record:
-        return replace(_keep_good(facts, record), write_revision=write, delete_checks=_check_pods(facts))
-    if record is not None and (record.state is RevisionState.GOOD or _is_checked(record)):
-        return replace(_roll_out(facts, record, now), write_revision=write, delete_checks=_check_pods(facts))
-    if record is not None and record.state is RevisionState.REFUSED and record.checked:
-        # By its pods. A check would pass again, and another try costs the fleet a worker.
-        return RolloutDecision(phase=RolloutPhase.REFUSED, target=facts.fallback, cause=_cause(record))
-    return replace(_check(facts, record, now), write_revision=write)
+            # Another revision was wanted in between, so this revision counts as requested again. The next reconcile
+            # could not know that. So the record first gets an empty request, which differs from every real request.
+            unanswered = replace(record, request="")
+            return RolloutDecision(
+                phase=RolloutPhase.CHECKING, target=facts.fallback, new_record=unanswered, requeue_after=1.0
+            )
+        if record.checked:
+            # The pods of the revision failed. Another check would pass, and another rollout would again replace a
+            # working worker.
+            return RolloutDecision(phase=RolloutPhase.REFUSED, target=facts.fallback, cause=_cause(record))
+    elif record.state is RevisionState.GOOD or record.checked:
+        kept = record.state is RevisionState.GOOD and facts.newest_good() is record
+        going = _keep_good(facts, record) if kept else _roll_out(facts, record, now)
+        return replace(going, write_revision=not record.complete, delete_checks=_check_pods(facts))
+    return replace(_check(facts, now), write_revision=not record.complete)
 
 
 def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecision:
-    """No workers are wanted, so nothing is checked. A refusal stands: the number of workers asks for nothing.
-
-    The fleet rests at the last good revision, or all workers would start again at one that was being tried.
-    """
+    """The decision while no workers are wanted: nothing is checked. A refusal stays in force, because a changed number
+    of workers does not request another try. The StatefulSet gets the last good revision. Otherwise all workers would
+    later start with an unproven revision."""
     fleet, good = facts.fleet, facts.newest_good()
-    if record is None and fleet is not None and fleet.revision == facts.wanted:
-        # Its record is lost. The template is known all the same, and the workers have to be stopped.
-        known = RevisionRecord(hash=fleet.revision, checked=True)
-        return RolloutDecision(phase=RolloutPhase.HELD, target=fleet.revision, write_revision=True, mark=known)
     running = facts.running
     proven = running is not None and facts.records[running].state is RevisionState.GOOD
     target = running if fleet is None or proven or good is None else good.hash
     held = RolloutDecision(phase=RolloutPhase.HELD, target=target)
     if target is None and fleet is not None:
-        # Nothing that runs is on record, and it has to be stopped: without workers one template is like another.
+        # The running revision has no record, and its workers must be stopped. Without workers the template does not
+        # matter, so the wanted revision is applied.
         held = replace(held, target=facts.wanted, write_revision=record is None)
     if record is None or record.state is not RevisionState.REFUSED or record.request != facts.request:
         return held
@@ -176,31 +168,21 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
 
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """A refused revision that was asked for again. The old check goes first, or its answer would refuse it again.
-
-    The old refusal is shown no more from the first step on: it would be taken for the answer to the new request.
-    """
+    """The decision about a refused revision that was requested again. Its old check pod is deleted first, because the
+    result of that check would refuse the revision again. The old refusal disappears from the status at once, because
+    Helm would take it for the answer to the new request."""
     decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=facts.fallback, requeue_after=1.0)
     old = [check for check in facts.checks if check.revision == facts.wanted]
     if old:
         waits = check_wait(facts, old[0]) if old[0].deleting else None
         return replace(decision, delete_checks=_check_pods(facts), waits=waits, requeue_after=POLL_S)
     forgotten = RevisionRecord(hash=record.hash, request=facts.request, complete=record.complete)
-    return replace(decision, mark=forgotten, write_revision=not record.complete)
+    return replace(decision, new_record=forgotten, write_revision=not record.complete)
 
 
-def _ask_anew(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """A refused revision is wanted again after another one. That is forgotten at the next look, so the record has to
-    say first that no request was answered."""
-    return RolloutDecision(
-        phase=RolloutPhase.CHECKING, target=facts.fallback, mark=replace(record, request=""), requeue_after=1.0
-    )
-
-
-def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> RolloutDecision:
-    """The wanted revision has not passed a check yet."""
-    assert facts.wanted is not None
-    record = record or RevisionRecord(hash=facts.wanted)
+def _check(facts: RolloutFacts, now: float) -> RolloutDecision:
+    """The decision while the wanted revision has not passed a check."""
+    record = _recorded(facts)
     check = next((check for check in facts.checks if check.revision == facts.wanted), None)
     waiting = RolloutDecision(
         phase=_phase_of_unchecked(record), target=facts.fallback, cause=_cause(record), requeue_after=POLL_S
@@ -211,16 +193,18 @@ def _check(facts: RolloutFacts, record: RevisionRecord | None, now: float) -> Ro
         return replace(waiting, run_check=due, requeue_after=POLL_S if due else due_at - now)
     if check.deleting or check.ok is None:
         return _running_check(facts, waiting, record, check, now)
-    return _passed(facts, record, check, now) if check.ok else _failed(facts, waiting, record, check, now)
+    if not check.ok:
+        return _failed(facts, waiting, record, check, now)
+    # The verdict is written before the StatefulSet changes, so that a crash in between needs no new check.
+    passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", check="", checked=True)
+    return replace(_roll_out(facts, passed, now), new_record=passed, delete_checks=(check.pod,))
 
 
 def _running_check(
     facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    """A check without an answer: it waits for the cluster, it runs, or it cannot start.
-
-    One that hangs is refused and stays for its log and its stack; should it end after all, its answer counts.
-    """
+    """The decision about a check without a result: it waits for the cluster, it runs, or it cannot start. If it hangs,
+    the revision is refused and the pod is kept for its log and stack. If the check ends later, its result counts."""
     waits = check_wait(facts, check)
     if waits is not None or check.waits is not None or check.deleting:
         return replace(waiting, waits=waits)
@@ -228,66 +212,49 @@ def _running_check(
         due = now >= _check_due_at(record, now)
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else POLL_S)
     late = late_check(facts, check)
-    return waiting if late is None else _refused(facts, waiting, record, check, late, now=now)
-
-
-def _passed(facts: RolloutFacts, record: RevisionRecord, check: CheckFacts, now: float) -> RolloutDecision:
-    """The mark is written before the StatefulSet changes, so that after a crash no new check is needed."""
-    passed = replace(record, state=RevisionState.CANDIDATE, since=now, reason="", message="", check="", checked=True)
-    return replace(_roll_out(facts, passed, now), mark=passed, delete_checks=(check.pod,))
+    return waiting if late is None else _with_failed_check(waiting, _refused(facts, record, late), check, now)
 
 
 def _failed(
     facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    """A failed check is recorded once. Its pod stays for its log until the next try is due."""
+    """Record a check's failure once. The pod is kept until the next check is due, so that its log can be read."""
     if record.check == check.uid and record.reason:
         due_at = _check_due_at(record, now)
         due = now >= due_at
         return replace(waiting, delete_checks=(check.pod,) if due else (), requeue_after=1.0 if due else due_at - now)
-    problem = Problem(check.reason, check.message)
-    if check.outside and record.state is RevisionState.REFUSED:
-        # A try that nobody asked for: Kafka is away, and that takes no refusal back.
-        return _noted(waiting, replace(record, check=check.uid, since=now), now)
     keeps_dying = check.reason == record.reason == INIT_CONTAINER_FAILED
-    if keeps_dying or not check.outside:
-        return _refused(facts, waiting, record, check, problem, now=now)
-    return _noted(waiting, _with_answer(record, RevisionState.CANDIDATE, problem, check, now), now)
+    if check.outside and record.state is RevisionState.REFUSED:
+        # Nobody requested this repeated check. If it fails for a cause outside the revision, such as an unreachable
+        # Kafka, the refusal stays in force.
+        failed = record
+    elif keeps_dying or not check.outside:
+        failed = _refused(facts, record, Problem(check.reason, check.message))
+    else:
+        failed = replace(record, reason=check.reason, message=check.message, checked=False)
+    return _with_failed_check(waiting, failed, check, now)
 
 
-def _refused(
-    facts: RolloutFacts,
-    waiting: RolloutDecision,
-    record: RevisionRecord,
-    check: CheckFacts,
-    problem: Problem,
-    *,
-    now: float,
+def _refused(facts: RolloutFacts, record: RevisionRecord, why: Problem, *, checked: bool = False) -> RevisionRecord:
+    refused = replace(record, state=RevisionState.REFUSED, reason=why.reason, message=why.message, checked=checked)
+    return replace(refused, request=facts.request)
+
+
+def _with_failed_check(
+    waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    failed = _with_answer(record, RevisionState.REFUSED, problem, check, now)
-    return _noted(waiting, replace(failed, request=facts.request), now)
-
-
-def _with_answer(
-    record: RevisionRecord, state: RevisionState, problem: Problem, check: CheckFacts, now: float
-) -> RevisionRecord:
-    return replace(
-        record, state=state, since=now, reason=problem.reason, message=problem.message, check=check.uid, checked=False
-    )
-
-
-def _noted(waiting: RolloutDecision, failed: RevisionRecord, now: float) -> RolloutDecision:
+    failed = replace(record, since=now, check=check.uid)
     return replace(
         waiting,
         phase=_phase_of_unchecked(failed),
         cause=_cause(failed),
-        mark=failed,
+        new_record=failed,
         requeue_after=max(1.0, _check_due_at(failed, now) - now),
     )
 
 
 def _check_due_at(record: RevisionRecord, now: float) -> float:
-    """The time at which the next check is due. An answer from the future was noted by a leader with another clock."""
+    """Epoch seconds; 0 if there is no last result, or if its time is in the future (set by another clock)."""
     if not record.reason or record.since is None or record.since > now:
         return 0.0
     inside = record.state is RevisionState.REFUSED
@@ -295,30 +262,22 @@ def _check_due_at(record: RevisionRecord, now: float) -> float:
 
 
 def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
-    """The phase of the last check while it is repeated: a status must not flip with every try."""
+    """The phase of an unchecked revision. While its check is repeated, it is still that of the last result."""
     if record.state is RevisionState.REFUSED:
         return RolloutPhase.REFUSED
     return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
 
 
-def _is_checked(record: RevisionRecord) -> bool:
-    return record.state is RevisionState.CANDIDATE and record.checked
-
-
 def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
-    """The wanted revision's check pods, once their answer is on record."""
     return tuple(check.pod for check in facts.checks if check.revision == facts.wanted and not check.deleting)
 
 
 def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """The wanted revision is the last good one: it needs no proof, and nothing takes its place.
-
-    It may have to come back first, from another revision whose rollout had begun.
-    """
+    """The decision for the last good revision, which needs no proof. The fleet may first have to return to it."""
     kept = RolloutDecision(phase=RolloutPhase.SETTLED, target=record.hash)
     if facts.fleet is None or facts.fleet.revision != record.hash:
         return replace(kept, phase=RolloutPhase.APPLYING, requeue_after=POLL_S)
-    # A controller that has not seen the return may have deleted a pod for the other revision, and make it at that one.
+    # A controller that has not yet seen the return to this revision may still create pods of the other revision.
     begun = any(other.checked and other.state is not RevisionState.GOOD for other in facts.records.values())
     seen = facts.fleet.observed or not begun
     if seen and not any(pod.revision not in ("", record.hash) for pod in facts.pods):
@@ -327,7 +286,7 @@ def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
 
 
 def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> RolloutDecision:
-    """Roll out the wanted revision, which may run and is not known to be good (again)."""
+    """The decision during the rollout of the wanted revision, which may run but has not yet become good (again)."""
     fleet = facts.fleet
     going = RolloutDecision(phase=RolloutPhase.APPLYING, target=record.hash, requeue_after=POLL_S)
     if fleet is None:
@@ -335,37 +294,34 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     if fleet.revision != record.hash:
         return replace(going, target=_start_of_rest(facts, fleet) or record.hash)
     going = replace(going, phase=RolloutPhase.WAITING)
-    if _complete(fleet, facts.wanted_replicas):
-        mark = replace(
+    # The controller's status of the newest template shows that all pods have this template and are available.
+    counts = {fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas}
+    if fleet.observed and counts == {facts.wanted_replicas}:
+        new_record = replace(
             record, state=RevisionState.GOOD, since=facts.good_since(now), reason="", message="", checked=True
         )
-        return replace(going, phase=RolloutPhase.SETTLED, mark=mark, requeue_after=None)
-    late = late_pod(facts)
-    if late is None:
+        return replace(going, phase=RolloutPhase.SETTLED, new_record=new_record, requeue_after=None)
+    cause = late_pod(facts)
+    if cause is None:
         return replace(going, waits=rollout_wait(facts))
-    cause = Problem(conditions.PROGRESS_DEADLINE_EXCEEDED, describe_late(facts, late))
     good = facts.newest_good(other_than=record.hash)
     if good is None:
         return replace(going, cause=cause)
-    refused = replace(
-        record,
-        state=RevisionState.REFUSED,
-        since=now,
-        reason=cause.reason,
-        message=cause.message,
-        request=facts.request,
-        checked=True,
-    )
+    refused = replace(_refused(facts, record, cause, checked=True), since=now)
     return RolloutDecision(
-        phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, mark=refused, requeue_after=POLL_S
+        phase=RolloutPhase.REFUSED, target=good.hash, cause=cause, new_record=refused, requeue_after=POLL_S
     )
 
 
 def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
-    """The good revision at which a fleet without pods starts before it changes to an unproven one, else None.
+    """The good revision that a fleet without pods must start with before it changes to an unproven one; None if the
+    unproven revision may be applied at once.
 
-    A StatefulSet makes missing pods at its newest template, all at once; one by one it replaces only those that exist.
-    Where pods of the good revision cannot be made either (a quota), the new one goes on without them.
+    A StatefulSet creates all missing pods at once, with its newest template; it replaces only existing pods one by one.
+    If pods of the good revision cannot be created (for example, because of a quota), the rollout continues without
+    them.
+
+    Decision: docs/decisions/0041-check-pods.md.
     """
     leaving = sum(pod.deleting for pod in facts.pods)
     if fleet.replicas > 0 and fleet.observed and fleet.current_replicas > leaving:
@@ -376,12 +332,6 @@ def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
     return good.hash
 
 
-def _complete(fleet: FleetFacts, wanted_replicas: int) -> bool:
-    """True if all pods are of the newest template and available, by the controller's status of this template."""
-    counts = (fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas)
-    return fleet.observed and all(count == wanted_replicas for count in counts)
-
-
 def _cause(record: RevisionRecord) -> Problem | None:
     return Problem(record.reason, record.message) if record.reason else None
 
@@ -389,10 +339,8 @@ def _cause(record: RevisionRecord) -> Problem | None:
 def stuck_pods(
     fleet: FleetFacts | None, pods: Iterable[PodFacts], records: Mapping[str, RevisionRecord], target: str | None
 ) -> tuple[str, ...]:
-    """Unready pods of refused revisions, once the StatefulSet is back at `target`.
-
-    Its controller waits for an unready pod before it replaces it, and a refused revision's pod never becomes ready.
-    """
+    """Unready pods of refused revisions, to be deleted once the StatefulSet is back at `target`. Its controller does
+    not replace an unready pod until it is ready, and a pod of a refused revision never becomes ready."""
     if fleet is None or fleet.revision != target or not fleet.observed:
         return ()
     refused = {record.hash for record in records.values() if record.state is RevisionState.REFUSED} - {target}

@@ -1,6 +1,4 @@
-"""Facts of a rollout, as `readings` finds them in cluster objects: revisions, check pods, the StatefulSet, its pods."""
-
-from __future__ import annotations
+"""Facts of a rollout, parsed by `parsing`: the revisions, the check pods, the StatefulSet and its pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,33 +7,27 @@ from typing import Any
 
 from fleet_operator.planning.fleet.pod_end import ContainerEnd
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.group import RevisionMark, RevisionState
+from fleet_operator.planning.state.group import RevisionState, RevisionVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionRecord(RevisionMark):
-    """A revision with its ConfigMap as found, and what the group's state says of it.
-
-    `complete` is False when the ConfigMap, or the copy of the handler's source, is missing.
-    """
+class RevisionRecord(RevisionVerdict):
+    """A revision and its verdict. `complete`: False if the ConfigMap or the copy of the handler's source is missing."""
 
     hash: str
     complete: bool = True
     pod_template: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def mark(self) -> RevisionMark:
-        """The part that the group's state keeps."""
-        return RevisionMark(**{each.name: getattr(self, each.name) for each in fields(RevisionMark)})
+    def verdict(self) -> RevisionVerdict:
+        return RevisionVerdict(**{each.name: getattr(self, each.name) for each in fields(RevisionVerdict)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFacts:
-    """One check pod as found.
-
-    `ok` is None until it ended; `outside` marks a cause that may pass. A check that has not ended has `started`, or
-    `waits` for something outside, or has a `reason` of its own that keeps it from running.
-    """
+    """One check pod, parsed. `ok`: None until the check ends. `outside`: a failed check has a cause outside the
+    revision. A check that has not ended has `started`, or `waits` for something outside the revision, or cannot run for
+    a `reason` inside it."""
 
     pod: str
     revision: str
@@ -51,7 +43,7 @@ class CheckFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFacts:
-    """The StatefulSet as found; `observed` is False while its controller has not seen the newest template."""
+    """The StatefulSet, parsed; `observed` is False until its controller has seen the newest template."""
 
     revision: str
     replicas: int
@@ -64,11 +56,9 @@ class FleetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """One worker pod as found.
-
-    `reason` and `message` are for a pod that is not Ready, and so is `waits`: the cause, if it lies outside the
-    revision. `ended` is the death of a container that still counts as failing.
-    """
+    """One worker pod, parsed. `reason`, `message`: why a pod that is not Ready does not run, if Kubernetes reports it.
+    `waits`: the cause outside the revision that keeps it waiting. `ended`: the recent death of a container; the pod
+    then counts as failing."""
 
     name: str
     revision: str
@@ -82,48 +72,47 @@ class PodFacts:
     ended: ContainerEnd | None = None
 
 
-class Standing(Enum):
-    """Standing of a pod in a rollout, as seen at one look."""
-
+class PodState(Enum):
     TRIES = "runs without being ready, or keeps dying"
     READY = "is ready"
     WAITS = "waits for something outside its revision"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Seconds for which something has tried without success; `ready_s` is for how long it has been ready since."""
+class CountedTime:
+    """The time counted for a pod, or for a wait that delays a rollout. `state`: the pod's state at the last reconcile.
+    `seconds`: time in the state `TRIES` since the pod was last ready for `deadlines.READY_S`. `ready_s`: time for which
+    the pod has been ready until now."""
 
-    standing: Standing
+    state: PodState
     seconds: float = 0.0
     ready_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """Stretches by the uid of a pod, as counted until `looked_at` (steady seconds) for one `subject`."""
+    """The counted times of a rollout. `subject`: the revisions and the request; if it changes, all times restart at
+    zero. `checked_at`: the last reconcile, in monotonic seconds. `counted`: keyed by a pod's uid, or by a key from
+    `deadlines`, such as `MISSING`."""
 
     subject: str = ""
-    looked_at: float = 0.0
-    stretches: Mapping[str, Stretch] = field(default_factory=dict)
+    checked_at: float = 0.0
+    counted: Mapping[str, CountedTime] = field(default_factory=dict)
 
     def seconds(self, key: str) -> float:
-        found = self.stretches.get(key)
+        found = self.counted.get(key)
         return found.seconds if found is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFacts:
-    """Everything a rollout depends on.
+    """Inputs of the decision about a rollout.
 
-    - `wanted`: hash of the revision planned from the spec; None when none can be planned, with the reason in `blocked`.
-    - `unproven`: the reason why nothing may begin with the wanted revision's connection yet; what runs goes on.
-    - `request`: digest of what asks for the revision, see `revision.request_digest`.
-    - `outside_ok`: Kafka answers; without it an unready pod proves nothing against its revision.
-    - `watched`: how long pods have tried so far, see `deadlines`.
-    - `patience_s`: added to the progress deadline while others rebalance the group.
-    - `grace_s`: the pods' termination grace.
-    - `wanted_before`: the revision that was wanted at the look before.
+    - `wanted`: hash of the revision planned from the spec; None if none can be planned, with the reason in `blocked`.
+    - `unproven`: the reason why no pod may start with the wanted revision's connection yet; running pods continue.
+    - `request`: see `revision.request_digest`.
+    - `outside_ok`: Kafka answers. While it does not, an unready pod proves nothing against its revision.
+    - `patience_s`: seconds added to the progress deadline while the Kafka group rebalances, which delays new members.
     - `used`: revisions that other parts of the fleet run.
     """
 
@@ -146,33 +135,32 @@ class RolloutFacts:
     used: frozenset[str] = frozenset()
 
     def newest_good(self, *, other_than: str | None = None) -> RevisionRecord | None:
-        """The revision that was last seen working. A revision that is rolled out again counts only when confirmed
-        again."""
+        """The revision that became good last. It keeps its old time during another rollout, until it is good again."""
         good = [r for r in self.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
         return max(good, key=lambda record: (record.since or 0.0, record.hash == self.wanted), default=None)
 
     def good_since(self, now: float) -> float:
-        """The time for a revision that became good now: later than all others, also those marked by a leader whose
-        clock was ahead. Otherwise the older one would stay the newest, and this one would be marked again and again."""
+        """The time to record for a revision that becomes good now, in epoch seconds. It is later than the times of all
+        other good revisions, even if a leader whose clock was ahead recorded them. Otherwise an older revision would
+        stay the newest good revision, and this revision would be recorded repeatedly."""
         newest = self.newest_good(other_than=self.wanted)
         return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
 
     @property
     def running(self) -> str | None:
-        """The StatefulSet's revision, if its record can be used."""
+        """The StatefulSet's revision; None without a StatefulSet or without a usable record of the revision."""
         return self.fleet.revision if self.fleet and self.fleet.revision in self.records else None
 
     @property
     def fallback(self) -> str | None:
-        """The revision to run while the wanted one may not: the last good one, else the present one."""
+        """The revision to run while the wanted revision may not: the newest other good revision or, if there is none,
+        the `running` revision. None without a StatefulSet."""
         good = self.newest_good(other_than=self.wanted)
         return good.hash if good and self.fleet else self.running
 
     def prunable(self, target: str | None) -> tuple[str, ...]:
-        """Unused revisions: not wanted, not running anywhere, not the fallback.
-
-        Nothing is forgotten while the wanted revision is unknown, or the one that the StatefulSet's controller has.
-        """
+        """Revisions that may be deleted: neither wanted, nor run by any pod, nor needed as the fallback. Empty while
+        the wanted revision is unknown, or while the StatefulSet's controller has not seen its newest template."""
         if self.wanted is None or (self.fleet is not None and not self.fleet.observed):
             return ()
         good = (self.newest_good(), self.newest_good(other_than=self.wanted))

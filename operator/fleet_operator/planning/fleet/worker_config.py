@@ -1,14 +1,12 @@
 """Rendering of worker.json, a worker's settings file; `fleet_consumer.contract.worker_config` parses it."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import CONFIG_DIRECTORY, POLICIES_FILE, SKIP_FILE
 from fleet_consumer.contract.worker_config import VERSION
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
-from fleet_operator.api.v1alpha1.kafkacluster import CaSecretReference, KafkaCluster
+from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning.fleet.sidecar import worker_port
 
 RETRY_DIRECTORY: Final = "/etc/fleet/retry"
@@ -21,48 +19,47 @@ CA_FILE: Final = "tls/ca.crt"
 CERT_FILE: Final = "tls/tls.crt"
 KEY_FILE: Final = "tls/tls.key"
 AUTHORITIES_DIRECTORY: Final = "/etc/fleet/authorities"
-"""Mount of a whole Secret with authorities, of which a pattern chooses keys that nobody knows beforehand."""
+"""Mount path of a Secret with CA certificates, mounted as a whole because a pattern may choose keys added later."""
 
 
-def worker_config(group: ConsumerGroup, cluster: KafkaCluster, *, revision: str) -> dict[str, Any]:
-    """The content of worker.json, the same for every worker of a fleet; workers differ by their pod's name."""
+def worker_config(group: ConsumerGroup, cluster: KafkaCluster) -> dict[str, Any]:
+    """The settings of all workers of a fleet, without the revision's name. A pod's name is in its environment."""
     spec, metadata = group.spec, group.metadata
-    producer = spec.producer.properties
+    consumer, producer = spec.consumer.model_dump(mode="json", by_alias=True), spec.producer.properties
     return {
         "version": VERSION,
         "namespace": metadata.namespace,
         "name": metadata.name,
         "uid": metadata.uid,
         "groupId": group.group_id,
-        "revision": revision,
+        "revision": "",
         "topics": list(group.source_topics),
         "topicPattern": spec.topic_pattern,
         "connection": _connection(cluster),
         "handler": _handler(group),
-        "consumer": _consumer(group),
+        "consumer": {"protocol": "Classic", **consumer.pop("classic"), **consumer},
         **({"producer": {"properties": dict(sorted(producer.items()))}} if producer else {}),
-        # Policies are no part of a revision: running workers read them again when they change.
+        # Policies are not part of a revision, because running workers reload them.
         "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
-        # No part of a revision either: a fleet that dies at a record must not need a rollout to get past it.
+        # The skip list is not part of a revision either: a fleet that dies at a record must get past it without a
+        # rollout.
         "skipFile": SKIP_PATH,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
         "drainSeconds": spec.drain_seconds,
-        "log": log_config(group),
+        "log": spec.log.model_dump(),
     }
 
 
-def log_config(group: ConsumerGroup) -> dict[str, str]:
-    """The `log` of worker.json, and of redrive.json."""
-    return group.spec.log.model_dump()
-
-
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:
-    """Mounted files have fixed names, whatever the keys of the Secrets are (see `pod_template`)."""
+    """The connection settings. Mounted files have fixed names, whatever keys the Secrets have (see `pod_template`)."""
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
-    client = tls is not None and tls.client_cert_secret_ref is not None
+    ca, client = (tls.ca_secret_ref, tls.client_cert_secret_ref is not None) if tls is not None else (None, False)
+    ca_file = f"{CONFIG_DIRECTORY}/{CA_FILE}" if ca is not None else None
+    if ca is not None and ca.pattern is not None:
+        ca_file = f"{AUTHORITIES_DIRECTORY}/{ca.pattern}"
     files = {
-        "caFile": _ca_file(tls.ca_secret_ref) if tls is not None and tls.ca_secret_ref is not None else None,
+        "caFile": ca_file,
         "certFile": f"{CONFIG_DIRECTORY}/{CERT_FILE}" if client else None,
         "keyFile": f"{CONFIG_DIRECTORY}/{KEY_FILE}" if client else None,
     }
@@ -74,12 +71,6 @@ def _connection(cluster: KafkaCluster) -> dict[str, Any]:
     return {"bootstrapServers": list(cluster.spec.bootstrap_servers), "tls": files if tls else None, "sasl": login}
 
 
-def _ca_file(reference: CaSecretReference) -> str:
-    if reference.pattern is not None:
-        return f"{AUTHORITIES_DIRECTORY}/{reference.pattern}"
-    return f"{CONFIG_DIRECTORY}/{CA_FILE}"
-
-
 def _handler(group: ConsumerGroup) -> dict[str, Any]:
     handler = group.spec.handler.model_dump(mode="json", by_alias=True)
     python = handler["python"]
@@ -87,8 +78,3 @@ def _handler(group: ConsumerGroup) -> dict[str, Any]:
         path = f"{CONFIG_DIRECTORY}/{HANDLER_PATH}" if python["configMapRef"] else None
         handler["python"] = {"callable": python["callable"], "path": path}
     return handler
-
-
-def _consumer(group: ConsumerGroup) -> dict[str, Any]:
-    consumer = group.spec.consumer.model_dump(mode="json", by_alias=True)
-    return {"protocol": "Classic", **consumer.pop("classic"), **consumer}

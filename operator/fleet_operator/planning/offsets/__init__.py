@@ -1,1 +1,1 @@
-"""Offsets as a spec declares them: one reset of a group's committed offsets, and single records to pass by."""
+"""Committed offsets of a group: resets, single records that a spec names to be skipped, and protection from expiry."""

@@ -1,23 +1,21 @@
-"""A fleet that an OffsetReset holds down. Pure."""
-
-from __future__ import annotations
+"""The OffsetReset that keeps the main workers of a fleet stopped. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.planning.offsets.records import DOWN
+from fleet_operator.planning.offsets.records import ResetPhase
 
-HELD_PHASES: Final = frozenset(phase.value for phase in DOWN)
+HELD_PHASES: Final = frozenset({ResetPhase.STOPPING_WORKERS, ResetPhase.COMMITTING})
 UNDECIDED: Final = frozenset({conditions.NOT_AFTER_PASSED, conditions.MEMORY_LOST})
-"""Reasons of a reset that is not done and holds up no group, for it may be one of long ago."""
+"""Reasons of a failed reset that does not keep a new fleet stopped, because the reset may be older than the fleet."""
 ON_ITS_WAY: Final = frozenset({"", conditions.STOPPING_WORKERS, conditions.NOT_YET_OBSERVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """An OffsetReset for which no main worker may run, and what it waits for, if anything."""
+    """An OffsetReset during which no main worker may run. `reason` and `message`: its obstacle, else empty."""
 
     name: str
     reason: str = ""
@@ -25,7 +23,7 @@ class Hold:
 
     @property
     def waits(self) -> bool:
-        """True if it waits for something outside of the operator."""
+        """True if the reset waits for something outside the operator."""
         return self.reason not in ON_ITS_WAY
 
     @property
@@ -35,12 +33,10 @@ class Hold:
 
 
 def hold_of(name: str, facts: Mapping[str, Any], *, begun: bool) -> Hold | None:
-    """The hold of a reset that is no dry run, by what is remembered of it.
-
-    One that cannot be read may be in the middle of its commits.
-    The workers of a group that never had any (not `begun`) do not start before its reset is done, also if that was
-    refused: they would handle what it leaves out.
-    """
+    """Return the hold of a reset that is not a dry run, from the `facts` in its state; None if it stops no workers. A
+    reset whose state is unreadable stops them too, because it may be in the middle of its commits. If the group never
+    had workers (not `begun`), they do not start before the reset is done, even if it was refused. Otherwise they would
+    handle records that the reset is meant to leave out."""
     phase, reason = facts.get("phase", ""), str(facts.get("reason") or "")
     first = not begun and phase not in ("Succeeded", "Cancelled") and reason not in UNDECIDED
     if phase in HELD_PHASES or reason == conditions.STATE_UNREADABLE or first:

@@ -1,10 +1,7 @@
-"""The record of a reset, which is all that the next operator knows of it. Pure.
+"""The stored record of an offset reset, from which the next operator process continues. Pure.
 
-It is remembered before the step that it allows. So whatever process comes next finds what was decided, and the offsets
-that were there before.
+The record is stored before the step that it allows, so the next process finds the decision and the previous offsets.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
@@ -13,44 +10,34 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from fleet_operator.api.v1alpha1.offsetreset import OffsetReset
-from fleet_operator.planning import times
 from fleet_operator.planning.state.runs import RunState, digest_of
 
 Partition = tuple[str, int]
 Offsets = Mapping[Partition, int]
 
 PARTITIONS_MAX: Final = 5000
-"""Most partitions of one reset: all of them stand in the status, twice."""
+"""Maximum number of partitions in one reset. It is limited because the status lists each partition twice."""
 
 
 class Committed(NamedTuple):
-    """A committed offset, with the metadata of its commit."""
-
     offset: int
     metadata: str = ""
 
 
 class ResetPhase(StrEnum):
-    PENDING = "Pending"  # checked, or waiting; nothing is stopped
-    STANDING_DOWN = "StandingDown"  # no main worker is wanted; waiting until the Kafka group is empty
-    COMMITTING = "Committing"  # the offsets before and the new ones are on record
+    PENDING = "Pending"  # being checked, or waiting; the workers keep running
+    STOPPING_WORKERS = "StoppingWorkers"  # no main worker is wanted; waiting until the Kafka group is empty
+    COMMITTING = "Committing"  # the previous and the new offsets are stored; the new ones are being committed
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     CANCELLED = "Cancelled"
 
 
-DOWN: Final = frozenset({ResetPhase.STANDING_DOWN, ResetPhase.COMMITTING})
-ENDED: Final = frozenset({ResetPhase.SUCCEEDED, ResetPhase.FAILED, ResetPhase.CANCELLED})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRecord:
-    """One reset as recorded. `previous` lacks partitions without a commit; times are texts.
-
-    `cluster_id` and `topic_ids` tell whose offsets they are, as Kafka's brokers do; they are remembered, and not shown.
-    `note` is what was noticed about the new offsets, and becomes the message of a reset that succeeds: until then
-    `message` may tell of hindrances.
-    """
+    """The stored record of one reset. `previous` lacks partitions that had no commit; `offsets` are the new ones.
+    `cluster_id`, `topic_ids` (not in the status): the cluster and topics of the offsets. `note`: a remark on the new
+    offsets. `message`: the obstacle of the reset, if any; the `note` once the reset has succeeded."""
 
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
@@ -64,7 +51,6 @@ class ResetRecord:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> dict[str, Any]:
-        """The fields of the status."""
         found: dict[str, Any] = {
             "phase": self.phase.value,
             "partitions": len(self.offsets),
@@ -77,45 +63,37 @@ class ResetRecord:
         return {name: value for name, value in found.items() if value}
 
 
-def new_record(now: float) -> ResetRecord:
-    """The record of a reset that was just seen; `now` in epoch seconds."""
-    return ResetRecord(started_at=times.to_text(now))
-
-
 def list_offsets(offsets: Offsets) -> list[dict[str, Any]]:
-    """Offsets in the shape of `spec.offsets`."""
+    """List offsets in the form of `spec.offsets`."""
     return [
         {"topic": topic, "partition": number, "offset": offset} for (topic, number), offset in sorted(offsets.items())
     ]
 
 
-MARK: Final = "fleet-reset="
+MARKER: Final = "fleet-reset="
 
 
-def mark_of(reset: OffsetReset) -> str:
-    """The metadata of this reset's commits: the same for an object that is made again.
-
-    Another program may commit the very offset that is wanted, so offsets do not tell whose commit one is. Workers know
-    no such metadata: a new reading begins, as at a commit without any.
-    """
+def marker_of(reset: OffsetReset) -> str:
+    """Metadata of this reset's commits. Equal offsets do not show who committed them, because another program may
+    commit the wanted offset. An OffsetReset that is created again with the same name and spec has the same metadata.
+    Workers do not recognize it, so they begin a new replay epoch, as they do after a commit without metadata."""
     identity = f"{reset.metadata.namespace} {reset.metadata.name} {digest_of(reset)}"
-    return f"{MARK}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    return f"{MARKER}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, previous: Offsets, mark: str) -> bool:
-    """True if another program has committed since the offsets of before were read, and none of the wanted ones is set.
-
-    One with this reset's mark is set. Then the commit is finished: the offset of before stands nowhere but in the
-    record. The mark counts at its offset only, for a tool may move the offset and keep the metadata.
-    """
-    if any(committed.get(place) == Committed(offset, mark) for place, offset in wanted.items()):
+def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, previous: Offsets, marker: str) -> bool:
+    """True if another program committed after `previous` was read, and this reset has not set any offset yet. An offset
+    counts as set if it is committed with this reset's marker. Then the commit must be finished, because only the
+    reset's record still has the previous offsets. A marker at another offset does not count, because a tool may move
+    the offset and keep the metadata."""
+    if any(committed.get(place) == Committed(offset, marker) for place, offset in wanted.items()):
         return False
     nothing = Committed(-1)
     return any(committed.get(place, nothing).offset != previous.get(place, -1) for place in wanted)
 
 
 def read_record(state: RunState, reset: OffsetReset) -> ResetRecord | None:
-    """The record of this reset in its state; None without one, and for that of a namesake that did something else."""
+    """This reset's record; None if it is unreadable, or belongs to an object of the same name with another spec."""
     facts = state.facts
     if state.digest != digest_of(reset):
         return None

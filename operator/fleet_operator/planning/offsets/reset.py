@@ -1,21 +1,27 @@
 """Reset of a group's committed offsets as a state machine. Pure.
 
-    Pending -> StandingDown <-> Committing -> Succeeded
+    Pending -> StoppingWorkers <-> Committing -> Succeeded
        |            |               |
      Failed     Cancelled         Failed; the message says what was changed
 
-Every phase is remembered before the step that it allows is taken: workers are stopped once `StandingDown` is on record,
-offsets are committed once `Committing` is on record with the offsets of before, and workers start once `Succeeded` is.
-A process that dies between two of them is continued by the next one: a commit of the recorded offsets may be repeated.
+Every phase is stored before the step that it allows. Workers are stopped once `StoppingWorkers` is stored, offsets are
+committed once `Committing` is stored with the previous offsets, and workers start once `Succeeded` is stored. If the
+operator process dies in between, the next one continues, and may commit the recorded offsets again.
 
-Nothing is stopped for a reset that cannot be done, nor while other programs are in the group. Once workers are stopped,
-an outside error keeps them so and is shown, for they could not work either; they start again, at the offsets of before,
-when the OffsetReset is deleted. After a commit that changed something they start only at the new offsets. Nothing is
-committed over what another program committed since the offsets were read: they are read again, once it has left. But
-where a process may have set them before that, and has died, the reset ends: what was before stands in its record only.
+Workers are not stopped for a reset that cannot be done, or while other programs are members of the group. Once workers
+are stopped, an error of Kafka or the network is reported and keeps them stopped, because they could not work anyway. If
+the OffsetReset is then deleted, the workers start again at the previous offsets. After a commit that changed an offset,
+the workers start only at the new offsets.
+
+If another program committed after the offsets were read, its commits are not overwritten: the offsets are read again
+once that program has left the group. But if an earlier operator process may already have committed for this reset, the
+reset fails. Its record is then kept, because nothing else has the previous offsets.
+
+Equal offsets do not show who committed them, because another program may also commit the end offset of an idle
+partition. Only this reset's metadata shows it.
+
+Decision: docs/decisions/0037-declared-offsets.md.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -34,8 +40,7 @@ from fleet_operator.planning.problem import Problem, Refused, name_some
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
-"""Brokers' refusals that do not pass by themselves. For any other, such as a coordinator that moves, no commit is left
-half done."""
+"""Permanent broker errors. After any other, such as a moved coordinator, the commit is repeated until complete."""
 
 
 class ResetStep(StrEnum):
@@ -45,13 +50,14 @@ class ResetStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of the last step: in which phase it was taken, and what came of it.
+    """The outcome of the last step in Kafka, which was taken in `phase`.
 
-    - `read`: of a read, `waited_s` seconds after the first one in this phase; `problem`: the error that ended the step.
-    - `committed`: all offsets were found committed afterwards. Else `refusals` are the brokers' reasons by partition,
-      and `untouched` tells that all offsets were found as before.
-    - `outdated`: nothing was tried, for another program has committed since the offsets of before were read.
-    - `unsent`: no commit of these offsets can have been made so far, by any process.
+    - `read`: the result of a read, `waited_s` seconds after the first read in this phase.
+    - `committed`: a read after the commit found all new offsets. If it did not, `refusals` has the brokers' errors,
+      keyed by partition, and `untouched` is True if the read found all previous offsets.
+    - `outdated`: no commit was sent, because another program committed after the previous offsets were read, or a topic
+      was created again.
+    - `unsent`: no operator process can have committed these offsets yet.
     """
 
     phase: ResetPhase
@@ -67,14 +73,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetFacts:
-    """The fleet, and its Kafka group as last read.
+    """The fleet, and the last finding about its Kafka group.
 
-    - `obstacle`: the reason why nothing may be asked or changed in Kafka now.
-    - `sources`: the source topics, None while unknown; `pattern`: that of the spec, None without a valid one.
-    - `down`: the main StatefulSet wants no worker, or there is none.
-    - `cluster_id`: the Kafka cluster that answers now.
-    - `own_prefix`: beginning of the instance ids of our workers; `own_name`: of their client ids, before the ordinal.
-    - `patience_s`: seconds in which workers that were stopped have left the Kafka group, or were removed from it.
+    - `obstacle`: the reason why the operator must not send requests to Kafka for this group now.
+    - `sources`: the source topics, None while unknown. `pattern`: the spec's topic pattern, None without a valid one.
+    - `down`: the main StatefulSet has zero replicas in its spec, or does not exist.
+    - `cluster_id`: the id of the Kafka cluster that answers now.
+    - `own_prefix`: the start of the instance ids of the fleet's workers. `own_name`: the start of their client ids,
+      before the ordinal.
+    - `patience_s`: seconds within which stopped workers leave the Kafka group or their sessions time out.
     """
 
     obstacle: Problem | None = None
@@ -89,69 +96,63 @@ class ResetFacts:
 
 
 Move = tuple[ResetRecord, ResetStep | None]
-"""The record to be remembered, and the step in Kafka that it allows."""
+"""The record to store, and the step in Kafka that it allows."""
 
 
 def decide_reset(reset: OffsetReset, record: ResetRecord, facts: ResetFacts, now: float, *, abandoned: bool) -> Move:
-    """The next step of a reset that has not ended; `now` in epoch seconds. `abandoned`: its object is being deleted, so
-    a commit that cannot be made is given up."""
+    """Decide a step. If `abandoned` (the OffsetReset is being deleted), a commit that cannot succeed is given up."""
+    found = facts.finding
+    finding = found if found is not None and found.phase is record.phase else None
     if record.phase is ResetPhase.COMMITTING:
-        return _commit(facts, record, now, abandoned=abandoned)
-    advance = _standing_down if record.phase is ResetPhase.STANDING_DOWN else _pending
-    return advance(facts, reset, record, now)
+        return _commit(facts, finding, record, now, abandoned=abandoned)
+    return _prepare(facts, finding, reset, record, now)
 
 
-def _pending(facts: ResetFacts, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
-    """Input is checked while the fleet runs: it stands down only for a reset that can be done."""
-    read = _read_of(facts, record)
-    if not isinstance(read, GroupOffsets):
-        return _waiting(record, read[0]), read[1]
-    assert facts.sources is not None, "nothing is read before the sources are known"
+def _prepare(facts: ResetFacts, finding: Finding | None, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
+    """Decide before the commit. In `Pending`, the new offsets are computed while the fleet runs, so that workers are
+    stopped only for a reset that can be done. In `StoppingWorkers`, they are computed again once the group has no
+    members."""
+    stopping = record.phase is ResetPhase.STOPPING_WORKERS
+    if facts.obstacle is not None:
+        return _with(record, facts.obstacle), None
+    if stopping and not facts.down:
+        return record, None
+    if facts.sources is None:
+        message = "the source topics have not been observed yet"
+        return _with(record, Problem(conditions.NOT_YET_OBSERVED, message)), None
+    if finding is None or finding.read is None:
+        failed = finding.problem if finding is not None else None
+        return (record if failed is None else _with(record, failed)), ResetStep.READ
+    read = finding.read
+    if stopping and (read.members or read.state not in EMPTY_STATES):
+        return _with(record, _foreign(facts, read) or _leaving(facts, read, finding.waited_s)), ResetStep.READ
     targets = find_targets(reset.spec, facts.sources, read, facts.pattern)
     if isinstance(targets, Refused):
         return ended(record, ResetPhase.FAILED, targets.problem, now), None
     if isinstance(targets, Problem):
-        return _waiting(record, targets), ResetStep.READ
+        return _with(record, targets), ResetStep.READ
+    decided = replace(record, previous=targets.previous, offsets=targets.offsets)
+    if stopping:
+        ids = {topic: read.topic_ids[topic] for topic, _ in targets.offsets if topic in read.topic_ids}
+        decided = replace(decided, note=targets.note, cluster_id=read.cluster_id, topic_ids=ids)
+        return _with(replace(decided, phase=ResetPhase.COMMITTING), Problem("", targets.note)), None
     if reset.spec.dry_run:
-        done = replace(record, previous=targets.previous, offsets=targets.offsets)
-        return ended(done, ResetPhase.SUCCEEDED, Problem("", targets.note), now), None
+        return ended(decided, ResetPhase.SUCCEEDED, Problem("", targets.note), now), None
     foreign = _foreign(facts, read)
     if foreign is not None:
-        return _waiting(record, foreign), ResetStep.READ
+        return _with(record, foreign), ResetStep.READ
     message = "the main workers are being stopped"
-    return replace(record, phase=ResetPhase.STANDING_DOWN, reason=conditions.STOPPING_WORKERS, message=message), None
+    return replace(record, phase=ResetPhase.STOPPING_WORKERS, reason=conditions.STOPPING_WORKERS, message=message), None
 
 
-def _standing_down(facts: ResetFacts, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
-    """Workers are stopped; offsets count from when nobody is left in the group."""
-    if not facts.down and facts.obstacle is None:
-        return record, None
-    read = _read_of(facts, record)
-    if not isinstance(read, GroupOffsets):
-        return _waiting(record, read[0]) if read[0] is not None else record, read[1]
-    assert facts.sources is not None, "nothing is read before the sources are known"
-    if read.members or read.state not in EMPTY_STATES:
-        return _waiting(record, _foreign(facts, read) or _leaving(facts, read, record)), ResetStep.READ
-    targets = find_targets(reset.spec, facts.sources, read, facts.pattern)
-    if isinstance(targets, Refused):
-        return ended(record, ResetPhase.FAILED, targets.problem, now), None
-    if isinstance(targets, Problem):
-        return _waiting(record, targets), ResetStep.READ
-    ids = {topic: read.topic_ids[topic] for topic, _ in targets.offsets if topic in read.topic_ids}
-    decided = replace(record, previous=targets.previous, offsets=targets.offsets, note=targets.note)
-    decided = replace(decided, cluster_id=read.cluster_id, topic_ids=ids)
-    return _with(replace(decided, phase=ResetPhase.COMMITTING), Problem("", targets.note)), None
-
-
-def _commit(facts: ResetFacts, record: ResetRecord, now: float, *, abandoned: bool) -> Move:
-    """The recorded offsets are committed, also for an object that is being deleted."""
-    finding = _finding(facts, record)
+def _commit(facts: ResetFacts, finding: Finding | None, record: ResetRecord, now: float, *, abandoned: bool) -> Move:
+    """Commit the recorded offsets, even if the object is being deleted."""
     if finding is not None and finding.outdated:
         return _overtaken(record, now, unsent=finding.unsent), None
     if facts.obstacle is not None:
         return _with(record, facts.obstacle), None
     if record.cluster_id and facts.cluster_id != record.cluster_id:
-        message = "another Kafka cluster was accepted since the offsets were read: they are read there"
+        message = "another Kafka cluster was accepted after the offsets were read: they are read again there"
         return _read_again(record, Problem(conditions.STOPPING_WORKERS, message)), None
     if finding is None:
         return record, ResetStep.COMMIT
@@ -161,8 +162,8 @@ def _commit(facts: ResetFacts, record: ResetRecord, now: float, *, abandoned: bo
     forbidden = set(finding.refusals.values()) == {conditions.AUTHORIZATION_FAILED}
     if finding.untouched and forbidden:
         message = (
-            f"{problem.message}; nothing was changed: let the KafkaCluster's user read the group and its topics, and "
-            "make another OffsetReset"
+            f"{problem.message}; nothing was changed: grant the KafkaCluster's user Read on the group and its topics, "
+            "and create another OffsetReset"
         )
         return ended(record, ResetPhase.FAILED, Problem(problem.reason, message), now), None
     others = _given_up(finding) if abandoned else None
@@ -173,59 +174,41 @@ def _commit(facts: ResetFacts, record: ResetRecord, now: float, *, abandoned: bo
 
 
 def _given_up(finding: Finding) -> str | None:
-    """Words for what a commit that is given up has changed; None for one that has to be finished."""
+    """Return a text about what the commit has changed, if the commit may be given up; None if it must be finished."""
     if finding.refusals and finding.untouched:
         return "nothing was changed"
     if finding.refusals:
         return "the other partitions are set" if LASTING.issuperset(finding.refusals.values()) else None
     if finding.problem is not None and finding.problem.reason in LASTING:
-        return "it could not be read whether anything was changed"
+        return "it is unknown whether anything was changed"
     return None
 
 
 def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
-    """Another program has committed, or a topic was deleted and made again, and no commit of this reset is left. If one
-    may have been made, by a process that died behind it, the reset was done, and what was handled since is not handled
-    again."""
-    happened = "another program has committed, or a topic was made again, since the offsets were read"
+    """The record of a reset that must not commit, because another program committed or a topic was created again. If an
+    operator process that died may have committed for this reset (not `unsent`), the reset fails and is not done again,
+    because records that were handled since then would be handled again."""
+    happened = "another program has committed, or a topic was created again, since the offsets were read"
     if unsent:
         return _read_again(record, Problem(conditions.STOPPING_WORKERS, f"{happened}: they are read again"))
     message = (
-        f"{happened}, and an operator that has ended meanwhile may have "
-        "set them before: nothing more is set; compare the group's offsets with previous and resolved"
+        f"{happened}, and an earlier operator process may have set the new offsets before that: nothing more is set; "
+        "compare the group's offsets with status.previous and status.resolved"
     )
     return ended(record, ResetPhase.FAILED, Problem(conditions.OFFSETS_OVERTAKEN, message), now)
 
 
 def _read_again(record: ResetRecord, problem: Problem) -> ResetRecord:
-    """The record of a reset of which nothing was changed, before its offsets were read."""
-    begun = ResetRecord(phase=ResetPhase.STANDING_DOWN, started_at=record.started_at)
-    return _with(begun, problem)
-
-
-def _read_of(facts: ResetFacts, record: ResetRecord) -> GroupOffsets | tuple[Problem | None, ResetStep | None]:
-    """The outcome of the read of this phase; else the problem in the way, and the step to take."""
-    if facts.obstacle is not None:
-        return facts.obstacle, None
-    if facts.sources is None:
-        return Problem(conditions.NOT_YET_OBSERVED, "the source topics have not been observed yet"), None
-    finding = _finding(facts, record)
-    if finding is None or finding.read is None:
-        return (finding.problem if finding is not None else None), ResetStep.READ
-    return finding.read
-
-
-def _finding(facts: ResetFacts, record: ResetRecord) -> Finding | None:
-    found = facts.finding
-    return found if found is not None and found.phase is record.phase else None
+    """Return the record of a reset that has changed nothing, without its offsets, so that they are read again."""
+    return _with(ResetRecord(phase=ResetPhase.STOPPING_WORKERS, started_at=record.started_at), problem)
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
-    """Members of other programs, which are never removed."""
+    """Report group members that belong to other programs, which the operator never removes; None if there are none."""
     if read.group_type and read.state not in EMPTY_STATES:
         message = (
-            f"the Kafka group is {read.state} with members of the type {read.group_type!r}, which this version cannot "
-            "name (group.protocol=consumer is KIP-848); stop them, they are never removed"
+            f"the Kafka group is {read.state} and has members of type {read.group_type!r}, which this operator version "
+            "cannot list (group.protocol=consumer is KIP-848): stop them, because the operator does not remove them"
         )
         return Problem(conditions.FOREIGN_MEMBERS, message)
     worker = re.compile(rf"{re.escape(facts.own_name)}-[0-9]+")
@@ -241,28 +224,28 @@ def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
     if not foreign:
         return None
     message = (
-        f"members of other programs are in the Kafka group: {name_some(foreign)}; stop them, they are never removed"
+        f"members of other programs are in the Kafka group: {name_some(foreign)}; stop them, because the operator does "
+        "not remove foreign members"
     )
     return Problem(conditions.FOREIGN_MEMBERS, message)
 
 
-def _leaving(facts: ResetFacts, read: GroupOffsets, record: ResetRecord) -> Problem:
-    """Our own workers are in the group still. One that does so for long does not end, or is none of this fleet's."""
+def _leaving(facts: ResetFacts, read: GroupOffsets, waited_s: float) -> Problem:
+    """Report workers still in the group. A worker that stays after `patience_s` hangs or is another fleet's."""
     members = sorted(member.instance_id or member.client_id for member in read.members)
     state = f"the Kafka group is {read.state}" + (f" with the members {name_some(members)}" if members else "")
-    finding = _finding(facts, record)
-    if finding is None or finding.waited_s <= facts.patience_s:
+    if waited_s <= facts.patience_s:
         return Problem(conditions.STOPPING_WORKERS, f"{state}: workers are leaving it")
     message = (
         f"{state} more than {facts.patience_s:.0f} s after the main workers were stopped: look for pods that do not "
-        "end, and for programs that run with these client ids"
+        "terminate, and for programs that run with these client ids"
     )
     return Problem(conditions.WORKERS_REMAIN, message)
 
 
 def _refusal(finding: Finding) -> Problem:
     if not finding.refusals:
-        message = "the brokers took the offsets, and had others afterwards: they are set again"
+        message = "the brokers accepted the offsets, but had other offsets afterwards: the reset sets its own again"
         return Problem(conditions.OFFSETS_OVERTAKEN, message)
     (topic, number), reason = min(finding.refusals.items())
     message = (
@@ -271,12 +254,8 @@ def _refusal(finding: Finding) -> Problem:
     return Problem(reason, message)
 
 
-def _waiting(record: ResetRecord, problem: Problem | None) -> ResetRecord:
-    return record if problem is None else _with(record, problem)
-
-
 def _with(record: ResetRecord, problem: Problem) -> ResetRecord:
-    """The record with a reason and a message, cut here: names of foreign members may be long."""
+    """Record a problem. Reason and message are shortened, because names of foreign members may be long."""
     reason = problem.reason[: conditions.REASON_CHARACTERS_MAX]
     return replace(record, reason=reason, message=conditions.shorten(problem.message))
 

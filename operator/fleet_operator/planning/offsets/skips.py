@@ -1,10 +1,11 @@
-"""Records that a group's workers pass by: their publication, and what became of them. Pure.
+"""Records that a group's workers skip: the published list, and the status of each record. Pure.
 
-The list reaches running workers through a ConfigMap that every worker mounts, if it exists, and reads again when it
-changes. It is no part of a revision: a fleet whose workers all die at a record must not need a rollout to get past it.
+Every worker mounts the ConfigMap with the list, if the ConfigMap exists, and reads the list again when it changes. The
+list is not part of a revision, because a fleet whose workers all crash at one record must get past that record without
+a rollout.
+
+Decision: docs/decisions/0037-declared-offsets.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -25,20 +26,19 @@ from fleet_operator.planning.retry.intent import RetryIntent
 
 
 class SkipState(StrEnum):
-    WAITING = "Waiting"  # not reached yet, or unknown
-    SKIPPED = "Skipped"  # a worker wrote it to the failed topic; from a source topic, that is committed
-    PASSED = "Passed"  # committed past it, and no worker reported a skip
-    NOT_READ = "NotRead"  # no topic or partition that the group reads
+    WAITING = "Waiting"  # the group has not reached the record, or it is unknown whether it has
+    SKIPPED = "Skipped"  # a worker wrote the record to the failed topic and, for a source topic, committed past it
+    PASSED = "Passed"  # the committed offset is past the record, and no worker reported a skip
+    NOT_READ = "NotRead"  # the group does not read this topic or partition
 
 
 def places_of(group: ConsumerGroup) -> tuple[Place, ...]:
-    """The records of the spec, in a fixed order."""
     return tuple(sorted(Place(each.topic, each.partition, each.offset) for each in group.spec.offsets.skip))
 
 
 def skip_config_map(group: ConsumerGroup, step: JoinStep | None = None) -> dict[str, Any]:
-    """The ConfigMap that the group's workers mount, with the list as it is now, and the last step of the fleet: the
-    workers that it adds read that when they start, and it is no part of a revision either."""
+    """The ConfigMap that the workers mount: the list of records to skip, and the fleet's last scaling step. Like the
+    list, the step is not part of a revision; workers that the step adds read it when they start."""
     body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
     joins = {} if step is None else {JOIN_FILE: to_json(render_join(group.metadata.uid, step))}
@@ -50,14 +50,11 @@ def _document(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], group: ConsumerGroup) -> Notices:
-    """The annotation for pods that may have read another list; none for pods that never had one and need none."""
-    digest, found = content_hash(_document(group)), {}
-    for pod in pods:
-        metadata = pod["metadata"]
-        seen = (metadata.get("annotations") or {}).get(labels.SKIP_ANNOTATION)
-        if seen != digest and (group.spec.offsets.skip or seen is not None):
-            found[metadata["uid"]] = {labels.SKIP_ANNOTATION: digest}
-    return found
+    """Annotate pods that may have an outdated list. If the list is empty, pods that never had one are left out."""
+    digest = content_hash(_document(group))
+    seen = {pod["metadata"]["uid"]: labels.annotation_of(pod, labels.SKIP_ANNOTATION) for pod in pods}
+    unneeded = (digest,) if group.spec.offsets.skip else (digest, None)
+    return {uid: {labels.SKIP_ANNOTATION: digest} for uid, read in seen.items() if read not in unneeded}
 
 
 def skipped_status(
@@ -68,11 +65,8 @@ def skipped_status(
     previous: Iterable[Mapping[str, Any]],
     flow: Mapping[str, int | None] | None = None,
 ) -> list[dict[str, Any]]:
-    """`status.offsets.skipped`: one entry for each record of the spec.
-
-    `counts` are the partitions of the source topics, None while unknown; `previous` are the entries as stored.
-    `flow` is as `flow_topics` returns it.
-    """
+    """Build one entry for each record in `spec.offsets.skip`. `counts`: the number of partitions of each source topic,
+    None while unknown. `previous`: the stored entries. `flow`: the result of `flow_topics`."""
     reported = {place: passed for worker in workers for place, passed in worker.skipped.items()}
     before = {(each.get("topic"), each.get("partition"), each.get("offset")): each for each in previous}
     entries = []
@@ -97,10 +91,7 @@ def skipped_status(
 def flow_topics(
     group: ConsumerGroup, retry: RetryIntent | None, topics: Mapping[str, TopicObservation]
 ) -> dict[str, int | None] | None:
-    """Topics of the retry flow with their numbers of partitions, None for one that is unknown.
-
-    Returns None while it is unknown which delays there are.
-    """
+    """Topics that retry workers read, each with its number of partitions; None while the delays are unknown."""
     if retry is None or not retry.searched or retry.current is None:
         return None
     delays = (*retry.delays, *retry.drained_delays)
@@ -110,18 +101,15 @@ def flow_topics(
 
 
 def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped: bool) -> SkipState | None:
-    """State of a record of the retry flow, by reports only: the retry group is not observed by partition.
-
-    A worker reports a record when its write to the failed topic begins. Should the worker die before that is
-    acknowledged, the next one comes to the record again, and does the same.
-    """
+    """Return the state of a record in a retry or redrive topic; None while unknown, so that the last state is kept.
+    Only workers' reports count, because the operator does not observe the retry group's commits by partition. A worker
+    reports a skip when it begins to write the record to the failed topic. If it dies before the acknowledgement, the
+    next worker reads the record again and also skips it."""
     if skipped:
         return SkipState.SKIPPED
     if flow is None:
         return None
-    if place.topic not in flow:
-        return SkipState.NOT_READ
-    count = flow[place.topic]
+    count = flow.get(place.topic, 0)
     if count is None:
         return None
     return SkipState.NOT_READ if place.partition >= count else SkipState.WAITING
@@ -130,7 +118,7 @@ def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped:
 def _state(
     place: Place, counts: Mapping[str, int] | None, observed: GroupObservation | None, *, skipped: bool
 ) -> SkipState | None:
-    """State of one record; None while that cannot be known, and the last one stands."""
+    """Return the state of a record in a source topic; None while unknown, so that the last state is kept."""
     if counts is None or observed is None:
         return None
     if place.partition >= counts.get(place.topic, 0):
@@ -142,10 +130,10 @@ def _state(
 
 
 def _is_flow(group: ConsumerGroup, topic: str) -> bool:
-    """True for the topics that the group's retry workers read."""
+    """True for a topic that the group's retry workers read."""
     return topic == naming.redrive_topic(group.group_id) or topic.startswith(naming.retry_topic(group.group_id, ""))
 
 
 def awaits_skips(entries: Iterable[Mapping[str, Any]]) -> bool:
-    """True while a record of the list may still be reached, so that the workers are asked about it."""
+    """True while workers may still reach a listed record. The operator then polls the workers for reports of skips."""
     return any(each.get("state") == SkipState.WAITING for each in entries)

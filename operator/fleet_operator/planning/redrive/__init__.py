@@ -1,1 +1,1 @@
-"""Plans for Redrive runs: what is needed, the Job, its phase and status."""
+"""Plans for Redrives: obstacles, the Job, phase and status."""

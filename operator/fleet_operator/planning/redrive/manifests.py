@@ -1,11 +1,10 @@
 """Builders of a Redrive's children: its Job, and the ConfigMap with the Job's settings.
 
-The Job's pod is the worker's pod with another command: same image, account, credentials, placement and environment, so
-what reaches the brokers from a worker reaches them from here. What belongs to handling records stays out: the
-handler's source, probes, and the containers that a user adds to the worker's pod.
+The Job's pod is the worker's pod with another command. It has the same image, service account, credentials, placement
+and environment, so it reaches the brokers if a worker does. Everything that only a handler needs is left out: its
+source, the probes, and the containers that a user adds to the worker's pod. A new rate needs a new Job, because the
+settings are a mounted file and the pod template of a Job is immutable.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +17,7 @@ from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.api.v1alpha1.redrive import Redrive
 from fleet_operator.planning import times
 from fleet_operator.planning.fleet.pod_template import files_of
-from fleet_operator.planning.fleet.worker_config import log_config, worker_config
+from fleet_operator.planning.fleet.worker_config import worker_config
 from fleet_operator.planning.labels import CONTAINER, RATE_ANNOTATION
 from fleet_operator.planning.objects import to_json
 from fleet_operator.planning.redrive.phase import Target
@@ -27,30 +26,30 @@ from fleet_operator.planning.run import rate_text, run_config_map, run_head, run
 COMPONENT: Final = "redrive"
 
 BACKOFF_LIMIT: Final = 10
-"""Tries after failures from outside, 10 s apart at first and 6 minutes at last: about half an hour of outage."""
+"""Number of retries of the Job's pod. The pauses between them grow from 10 s to 6 minutes, so a Job survives an outage
+of about half an hour."""
 TTL_S: Final = 86_400
-"""Time for which a finished Job and its logs are kept; the Redrive's own status is kept as long as the object."""
+"""Seconds for which a finished Job is kept for its logs. The Redrive's status is kept until the Redrive is deleted."""
 
 
 CLOCKS_S: Final = 300.0
-"""The most by which the brokers' clocks may be ahead of the operator's: no record that failed before the first start is
-left out for that."""
+"""Seconds added to the end of a Redrive's time range, because the brokers' clocks may be ahead of the operator's clock.
+Otherwise, records that failed just before the first start might be left out."""
 
 
 def redrive_config(
     redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target, *, run_id: str, now: float
 ) -> dict[str, Any]:
-    """The content of `redrive.json`, which `fleet-consumer redrive` reads. Times are epoch milliseconds; `run_id` is
-    the same for all Jobs of a run."""
+    """The content of `redrive.json`; times are epoch milliseconds. `run_id` is the same for all Jobs of a run."""
     spec, metadata = redrive.spec, redrive.metadata
-    chosen, worker = spec.filter, worker_config(group, cluster, revision="")
+    chosen, worker = spec.filter, worker_config(group, cluster)
     return {
         "version": VERSION,
         "id": run_id,
         "name": metadata.name,
         "namespace": metadata.namespace,
         "groupId": group.group_id,
-        # Of these, those that a worker's file has: `producer` is not in all.
+        # `producer` is optional in a worker's settings.
         **{name: worker[name] for name in ("connection", "producer") if name in worker},
         "filter": {
             "reasons": [failure_reasons.from_api(word).value for word in chosen.reasons] if chosen else [],
@@ -58,7 +57,7 @@ def redrive_config(
             "keyRegex": chosen.key_regex if chosen else None,
             "fromTime": _milliseconds(chosen.from_time if chosen else None),
             "toTime": _end(redrive, target, now),
-            # Left out where nothing is named: a group's own image may be of a version that does not know it.
+            # Left out if empty, because the group's own image may have a version that does not know this field.
             **({"records": [place.model_dump() for place in spec.records]} if spec.records else {}),
         },
         "recordsPerSecond": redrive.rate,
@@ -67,19 +66,24 @@ def redrive_config(
         "maxRedrives": spec.max_redrives,
         "partitions": target.partitions,
         "maxMessageBytes": target.max_message_bytes,
-        "log": log_config(group),
+        "log": group.spec.log.model_dump(),
     }
 
 
 def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The ConfigMap that the Job's pods mount. Changed only while no run is under way."""
+    """Build the ConfigMap that the Job's pods mount. It changes only while no run is active."""
     return run_config_map(redrive, naming.redrive_job(redrive.metadata.name), {REDRIVE_FILE: to_json(config)})
 
 
 def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
-    """The Job of one run at one rate; `image` is the group's worker image."""
+    """Build the Job of one run at one rate; `image` is the group's worker image."""
     head = run_head("batch/v1", "Job", redrive, naming.redrive_job(redrive.metadata.name))
     head["metadata"]["annotations"] = {RATE_ANNOTATION: rate_text(redrive.rate)}
+    command = ["redrive", "--config", REDRIVE_CONFIG]
+    template, worker, sources = run_pod(redrive, group, cluster, COMPONENT, command, image=image)
+    sources.insert(0, files_of("configMap", head["metadata"]["name"], [(REDRIVE_FILE, REDRIVE_FILE)]))
+    template["spec"].pop("initContainers", None)
+    template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}
     return {
         **head,
         "spec": {
@@ -87,40 +91,29 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
             "parallelism": 1,
             "backoffLimit": BACKOFF_LIMIT,
             "ttlSecondsAfterFinished": TTL_S,
-            # A run whose predecessor is still ending would not see in the ledger what that one moves last.
+            # A pod that starts before its predecessor has ended would not see the predecessor's last moves in the
+            # committed metadata.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
                 "rules": [
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                    # With wrong settings trying again changes nothing. Any other failure is tried again.
+                    # A retry cannot help with wrong settings; any other failure is retried.
                     {
                         "action": "FailJob",
                         "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": [EXIT_SETTINGS]},
                     },
                 ]
             },
-            "template": _pod_template(redrive, group, cluster, image=image),
+            "template": template,
         },
     }
 
 
-def _pod_template(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image: str) -> dict[str, Any]:
-    command = ["redrive", "--config", REDRIVE_CONFIG]
-    template, worker, sources = run_pod(redrive, group, cluster, COMPONENT, command, image=image)
-    own = naming.redrive_job(redrive.metadata.name)
-    sources.insert(0, files_of("configMap", own, [(REDRIVE_FILE, REDRIVE_FILE)]))
-    template["spec"].pop("initContainers", None)
-    template["spec"] |= {"containers": [worker], "restartPolicy": "Never"}
-    return template
-
-
 def _end(redrive: Redrive, target: Target, now: float) -> int | None:
-    """The end of the run in time, which is the same at all of its starts.
-
-    A start notes the ends of the partitions in Kafka, and a later one takes them from there. But Kafka forgets commits
-    of a group without members: of a Redrive that is suspended for long, and of a partition that a slow one does not
-    come to. Records that failed in the meantime are not of this run.
-    """
+    """The end of a run's time range in epoch milliseconds, the same whenever the run is started again, so that records
+    that fail later are not included. The end offsets that the first start commits to Kafka do not suffice: brokers
+    delete the commits of a group without members, for example while a Redrive is suspended for a long time, or before a
+    slow Redrive reaches a partition."""
     chosen = redrive.spec.filter
     wanted = _milliseconds(chosen.to_time if chosen else None)
     if not target.append_times:

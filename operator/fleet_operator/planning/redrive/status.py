@@ -1,6 +1,4 @@
-"""The status of a Redrive, projected from a decision and from what its runs count. Pure."""
-
-from __future__ import annotations
+"""The status of a Redrive, projected from a decision and from the counts of its runs. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +17,7 @@ def project_redrive_status(
     rate_per_second: int | None,
     now: float,
 ) -> dict[str, Any]:
-    """The whole status; counts that could not be asked keep their last values, and no count ever goes back."""
+    """Build the whole status. Counts that cannot be read keep their last values, and only `remaining` may decrease."""
     redrive, previous = facts.redrive, facts.redrive.status
     status: dict[str, Any] = {"phase": decision.phase}
     status |= _counts(facts, progress, previous) | _redriven(facts, decision, previous)
@@ -36,7 +34,7 @@ def project_redrive_status(
 
 
 def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
-    """A run's last word is exact; before it, what it has committed."""
+    """Return the exact counts of the run's final report or, without a report, the counts in the run's commits."""
     counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
     report = facts.report
     for told in (progress, report.counts if report is not None and report.ok else None):
@@ -47,11 +45,9 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RunDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that `planning.status.retry` reads of a Redrive that has succeeded.
-
-    The topic's id is that of a look before the first Job was made, and never renewed: as no topic has the id of
-    another, whoever sees it again later knows that the run read this very topic.
-    """
+    """Fields that `planning.status.retry` needs from a Redrive that has succeeded. The failed topic's id is the id at a
+    poll before the first Job was created, and is never updated. Topic ids are unique, so if a later poll shows the same
+    id, the run has read that topic."""
     topic_id = previous.get("failedTopicId")
     if decision.act is Act.CREATE and not facts.started:
         topic_id = facts.failed_topic_id
@@ -63,7 +59,7 @@ def _redriven(facts: RedriveFacts, decision: RunDecision, previous: Mapping[str,
 
 
 def _whole_rate(status: Mapping[str, Any], now: float) -> int | None:
-    """Over the whole time of a Redrive that has ended; a run of less than a second counts as one."""
+    """The average rate of an ended Redrive in records per second. A duration below one second counts as one second."""
     began = times.from_text(status.get("startedAt"))
     moved: int | None = status.get("moved")
     if began is None or moved is None:

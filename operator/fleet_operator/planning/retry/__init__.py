@@ -1,1 +1,1 @@
-"""Plans for retries: policy, topics, publication, fleet size."""
+"""Plans for retries: policy revisions, topics, published policies, and the number of retry workers."""

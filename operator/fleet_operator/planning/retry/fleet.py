@@ -1,10 +1,8 @@
-"""Retry workers of a fleet: the main workers' pod in another role; notification of pods about new policies.
+"""StatefulSet of the retry workers, and the pod annotation that makes kubelets update mounted policies.
 
-Both roles come from one revision, checked once: same image, handler, settings and credentials. Only the role argument,
-the labels, and the resources (if the spec has others) differ.
+Main and retry workers run the same revision, which is checked once: they have the same image, handler, settings and
+credentials. Only the `--role` argument, the labels and, if the spec sets them, the resources differ.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -20,7 +18,7 @@ from fleet_operator.planning.retry.records import Published
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
-    """True if pods of this template mount retry policies: those of older revisions may not."""
+    """True if pods of this template mount retry policies. A revision that is older than `spec.retry` has none."""
     spec = pod_template.get("spec") or {}
     return any(volume.get("name") == RETRY_VOLUME for volume in spec.get("volumes", ()))
 
@@ -28,7 +26,6 @@ def has_retries(pod_template: Mapping[str, Any]) -> bool:
 def retry_stateful_set(
     group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int
 ) -> dict[str, Any]:
-    """The retry workers' StatefulSet; `pod_template` is the revision's."""
     template = copy.deepcopy(dict(pod_template))
     template["metadata"]["labels"] |= labels.child_labels(group.metadata.name, labels.RETRY)
     worker = next(container for container in template["spec"]["containers"] if container["name"] == CONTAINER)
@@ -40,12 +37,11 @@ def retry_stateful_set(
 
 
 def pods_with_old_policies(pods: Iterable[Mapping[str, Any]], published: Published) -> Notices:
-    """The annotation for pods that may have mounted older policies; pods created after the publication have not."""
-    digest, found = published.digest, {}
-    for pod in pods:
-        metadata = pod["metadata"]
-        created_at = times.from_text(metadata.get("creationTimestamp")) or 0.0
-        seen = (metadata.get("annotations") or {}).get(POLICIES_ANNOTATION)
-        if seen != digest and created_at <= published.published_at:
-            found[metadata["uid"]] = {POLICIES_ANNOTATION: digest}
-    return found
+    """Return an annotation for each pod older than the ConfigMap's last change; it may have older policies mounted."""
+    digest = published.digest
+    return {
+        pod["metadata"]["uid"]: {POLICIES_ANNOTATION: digest}
+        for pod in pods
+        if labels.annotation_of(pod, POLICIES_ANNOTATION) != digest
+        and (times.from_text(pod["metadata"].get("creationTimestamp")) or 0.0) <= published.published_at
+    }

@@ -1,10 +1,8 @@
-"""Wanted retries of a group: the policy revisions in use, and the delays whose topics they need.
+"""The retries that a group should have: the policy revisions in use, and the delays whose topics they need.
 
-A waiting record follows the revision that it got when it failed. An edit of the policy therefore adds a revision and
-removes none; an old one leaves when no record can name it any more.
+A waiting record follows the revision that was current when the record failed. So an edit of the policy adds a revision
+and removes none. An old revision is removed when no waiting record can name it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,18 +21,15 @@ from fleet_operator.planning.problem import Problem, spec_problem
 
 
 class DelayState(StrEnum):
-    IN_USE = "InUse"  # a revision uses it
-    DRAINING = "Draining"  # no revision uses it; retry workers still read the topic
-    LEAVING = "Leaving"  # no worker reads the topic; it is deleted when nothing waits in it
+    IN_USE = "InUse"  # a revision uses the delay
+    DRAINING = "Draining"  # no revision uses the delay; retry workers still read its topic
+    LEAVING = "Leaving"  # no worker reads the delay's topic, which is deleted when no record waits in it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRevision:
-    """One content of a RetryPolicy, under its hash.
-
-    `content` is the worker's policy file, canonical: the hash is computed from it. `superseded_at` is when another
-    revision replaced it for new failures, in epoch seconds; None for the current one.
-    """
+    """A RetryPolicy's content, in the canonical form of a worker's file, identified by its hash. `superseded_at`: the
+    time (epoch seconds) since which new failures follow another revision; None for the current revision."""
 
     hash: str
     content: Mapping[str, Any]
@@ -42,7 +37,7 @@ class PolicyRevision:
 
     @property
     def sequence(self) -> tuple[str, ...]:
-        """The delays in the order of the attempts, canonical texts."""
+        """Delays in the order of the attempts, as canonical strings."""
         return tuple(self.content["sequence"])
 
     @property
@@ -52,19 +47,20 @@ class PolicyRevision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryIntent:
-    """Wanted retries of one ConsumerGroup.
+    """The retries that one ConsumerGroup should have.
 
-    - `policy`: name of the RetryPolicy.
-    - `wanted`: its present content, or an older one while that is unusable (`problem` says why); None without any.
-    - `known`: the published revisions; `current` is the hash of the one for new failures, None before the first
-      publication.
-    - `delays`: canonical texts of the delays in use and draining, shortest first. The topics of those in use must
+    - `wanted`: the revision with the policy's present content. While that is unusable, an older revision; None without
+      a usable one.
+    - `problem`: the reason why the present content is unusable.
+    - `known`: the published revisions.
+    - `current`: the hash of the revision for new failures; None before a revision is published.
+    - `delays`: the delays in use and draining, as canonical strings, shortest first. The topics of delays in use must
       exist.
-    - `drained_delays`: the leaving delays.
-    - `searched`: False until the cluster was searched for topics of an earlier object of the same Kafka group. Records
-      may wait there that have no other reader.
-    - `ending`: the spec wants no retries any more; waiting records are still processed.
-    - `ended`: no worker is left that writes or reads; the topics are the user's to delete.
+    - `drained_delays`: the delays in state `LEAVING`.
+    - `searched`: False until the cluster has been searched for retry topics of an earlier ConsumerGroup with the same
+      `groupId`. Only this group's retry workers can handle the records that wait there.
+    - `ending`: the spec no longer wants retries; waiting records are still processed.
+    - `ended`: no worker reads or writes the retry topics now, so the user may delete them.
     """
 
     policy: str
@@ -84,34 +80,34 @@ class RetryIntent:
 
     @property
     def unused(self) -> frozenset[str]:
-        """The draining delays. A topic of theirs that is gone was deleted by somebody, and is not made again."""
+        """The draining delays. Their topics are not created again if somebody deletes them."""
         return frozenset(self.delays).difference(delays_of(self.revisions))
 
     @property
     def total_seconds(self) -> int:
-        """The longest sequence of any revision; 0 without revisions."""
+        """The largest sum of delays in the sequence of any revision, in seconds; 0 without revisions."""
         return max((revision.total_seconds for revision in self.revisions), default=0)
 
     @property
     def may_pause(self) -> bool:
-        """True if a revision has a budget on which workers act: only their own reports show when they do."""
+        """True if a revision's budget lets workers pause. Only the workers' reports show whether they do."""
         return any(
             (revision.content.get("budget") or {"action": "Pause"})["action"] != "None" for revision in self.revisions
         )
 
 
 def delays_of(revisions: Iterable[PolicyRevision]) -> tuple[str, ...]:
-    """The distinct delays of several revisions, shortest first."""
+    """Return the distinct delays of several revisions, shortest first."""
     return sort_delays({delay for revision in revisions for delay in revision.sequence})
 
 
 def sort_delays(delays: Iterable[str]) -> tuple[str, ...]:
-    """Delays, shortest first. Raises ValueError for a text that is no delay."""
+    """Sort delays, shortest first. Raises ValueError for a string that is not a delay."""
     return tuple(sorted(delays, key=naming.parse_delay))
 
 
 def expand(policy: RetryPolicy) -> PolicyRevision:
-    """The revision of a policy's spec. Raises SettingsInvalid."""
+    """Return the revision of a policy's spec. Raises SettingsInvalid."""
     content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
     return PolicyRevision(hash=naming.content_hash(content), content=content)
 
@@ -123,10 +119,9 @@ def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
     except TooManyDelays as refused:
         return Problem(conditions.TOO_MANY_DELAYS, f"{name} {refused.problem}")
     except PatternInvalid as refused:
-        message = f"{name}, spec.classify, messageRegex: {refused.problem}"
-        return Problem(conditions.MESSAGE_REGEX_REFUSED, message)
+        return Problem(conditions.MESSAGE_REGEX_REFUSED, f"{name}, spec.classify, messageRegex: {refused.problem}")
     except ValidationError as error:
         problem = spec_problem(error)
         return Problem(problem.reason, f"{name}: {problem.message}")
-    except SettingsInvalid as refused:  # the API server accepts these if its CRD is another version
+    except SettingsInvalid as refused:  # accepted by an API server whose CRD has another version
         return Problem(conditions.SPEC_INVALID, f"{name}: {refused}")

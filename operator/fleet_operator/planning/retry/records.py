@@ -1,10 +1,8 @@
-"""ConfigMaps with policies: one for each content of a RetryPolicy, and one for each group.
+"""ConfigMaps with policies: one for each revision of a RetryPolicy, and one for each group.
 
-A group's ConfigMap is what its workers read; when each revision was superseded, and which delays are on their way out,
-stands in the group's state. People may edit these objects: an unreadable one counts as absent and is written again.
+Workers read the group's ConfigMap. The group's state has the times at which revisions were superseded, and the delays
+that are being removed. People may edit the ConfigMaps: an unreadable ConfigMap counts as absent and is written again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,14 +26,16 @@ POLICY_KEY: Final = "policy.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Policies as published to a group's workers, with their past and future.
+    """The policies published to a group's workers, and the state of revisions and delays that are being removed. Times
+    are epoch seconds.
 
-    - `known`: the published revisions; `current` is the hash of the one for new failures.
-    - `retiring`: state of each delay that no known revision uses: draining or leaving.
-    - `drained`: the draining delays whose topics are kept and in which nothing waits, longest first.
-    - `partitions` of each managed topic; `max_message_bytes` of a record in one.
-    - `published_at`: last change of the workers' part; `ending_since`: when the spec stopped wanting retries. Epoch
-      seconds.
+    - `known`: the published revisions. `current`: the hash of the revision for new failures.
+    - `retiring`: the state, draining or leaving, of each delay that no known revision uses.
+    - `drained`: draining delays whose topics are kept and in which no record waits, the longest drained first.
+    - `partitions`: the number of partitions that workers use in each retry topic.
+    - `max_message_bytes`: the size limit of records that workers write to the managed topics.
+    - `published_at`: the time of the last change of `file`.
+    - `ending_since`: the time since which the spec has wanted no retries; None if it wants them.
     """
 
     policy: str
@@ -54,7 +54,7 @@ class Published:
 
     @property
     def delays(self) -> tuple[str, ...]:
-        """The delays that retry workers read, shortest first."""
+        """The delays whose topics retry workers read, shortest first."""
         return sort_delays(delay for delay, state in self.states.items() if state is not DelayState.LEAVING)
 
     @property
@@ -74,7 +74,7 @@ class Published:
 
     @property
     def file(self) -> dict[str, Any]:
-        """The workers' part: the content of `policies.json`."""
+        """The content of `policies.json`, which workers read."""
         return render_policies(
             self.policy,
             {revision.hash: revision.content for revision in self.known},
@@ -90,7 +90,6 @@ class Published:
 
 
 def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, Any]:
-    """The ConfigMap with a group's policies, which its workers mount."""
     body = head("v1", "ConfigMap", group, naming.retry_config(group.metadata.name), labels.RETRY)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
     body["metadata"]["annotations"] = {labels.HASH_ANNOTATION: published.current}
@@ -98,10 +97,9 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
 
 
 def read_published(config_map: Mapping[str, Any] | None, state: RetriesState) -> Published | None:
-    """The content of a group's ConfigMap, with what the group's state says of it; None for an absent or unreadable one.
-
-    The state is written first: what it says about the revision that is still the current one has not happened yet.
-    """
+    """Combine a group's ConfigMap, if it is readable, with the group's state. The state is written before the
+    ConfigMap. So if the state says that the ConfigMap's current revision is superseded, its successor is not published
+    yet, and that entry of the state is ignored."""
     if config_map is None or config_map["metadata"].get("deletionTimestamp"):
         return None
     try:
@@ -126,34 +124,33 @@ def read_published(config_map: Mapping[str, Any] | None, state: RetriesState) ->
             ending_since=state.ending_since,
         )
         if any(content_hash(revision.content) != revision.hash for revision in known):
-            return None  # forged: no policy ever had this content
+            return None  # somebody edited the content, so it no longer matches its hash
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
     return read if any(revision.hash == read.current for revision in known) else None
 
 
 def policy_record_name(policy: str, revision: str) -> str:
-    """Name of the ConfigMap with one content of a RetryPolicy."""
     return f"{policy}-{revision}"
 
 
 def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> dict[str, Any]:
-    """The record of one content of a RetryPolicy; `policy` is the RetryPolicy's metadata."""
+    """Build the ConfigMap with one revision of a RetryPolicy; `policy` is the RetryPolicy's metadata."""
     name = policy["name"]
-    marks = {
+    labelled = {
         labels.MANAGED_BY_LABEL: labels.MANAGER,
         labels.COMPONENT_LABEL: labels.POLICY,
         labels.POLICY_LABEL: name,
         HANDLER_LABEL: labels.RECORD,
     }
     owner = Owner("RetryPolicy", policy["namespace"], name, policy["uid"])
-    body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=marks)
+    body = child_head("v1", "ConfigMap", policy_record_name(name, revision.hash), owner=owner, labels=labelled)
     body["metadata"]["annotations"] = {labels.HASH_ANNOTATION: revision.hash}
     return {**body, "immutable": True, "data": {POLICY_KEY: to_json(revision.content)}}
 
 
 def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision | None:
-    """The content of a policy record; None for an absent record, and for one that does not match its hash."""
+    """The revision in a ConfigMap; None if it is absent or unreadable, or if its content does not match its hash."""
     if config_map is None:
         return None
     try:

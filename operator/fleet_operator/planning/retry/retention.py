@@ -1,15 +1,16 @@
-"""For how long retry topics keep what waits in them, and until when it is safe. Pure.
+"""Retention of retry topics, and the time until which their waiting records are safe. Pure.
 
-Brokers delete records by their age, handled or not. The retention of a topic is enough for a fleet that runs; while the
-fleet is suspended, and while what is due is not handled for whatever reason (broken workers, an open breaker, a record
-that never ends), the topic keeps its records without a limit. The limit returns once what waits is far younger. An
-operator that is stopped in between leaves the topics as they are.
+Brokers delete records by age, whether they were handled or not. The retention of a retry topic is long enough while the
+fleet handles due records. While the fleet is suspended, or due records are not handled for another reason (broken
+workers, an open breaker, a handler that never returns), the operator sets the topic's retention to unlimited. It sets
+the limit again when due records are handled in time. If the operator stops in between, the topics stay as they are.
 
-`spec.managedTopics.retentionSeconds` is a person's word: such topics are never kept for longer, and never shortened
-while that would lose what waits. The condition RetriesKept warns when half of the time is over.
+If the user sets `spec.managedTopics.retentionSeconds`, the operator never sets unlimited retention, and does not lower
+the retention while that would delete waiting records. The condition RetriesKept warns when half of the retention of a
+waiting record is over.
+
+Decision: docs/decisions/0050-waiting-retries.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,17 +25,18 @@ from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 
 OVERDUE_S: Final = 3600.0
-"""A record that has been due for longer shows that the fleet cannot handle it: its topic keeps it without a limit."""
+"""Seconds from a record's due time until retention becomes unlimited: the fleet apparently cannot handle the record."""
 RECOVERED_S: Final = 1800.0
-"""The limit returns once no record has been due for longer."""
+"""The retention is limited again once the oldest due record has been due for at most this number of seconds."""
 WARNED_SHARE: Final = 0.5
-"""The part of a record's retention after which the condition warns."""
+"""Share of a record's retention after which the condition warns."""
 ROUNDED_S: Final = ((naming.DAY_SECONDS, 3600), (0, 60))
-"""Steps in which deadlines are shown, by retention: those of a busy topic move all the time."""
+"""Pairs (smallest retention, step) in seconds. A shown deadline is rounded down to a multiple of the step, because the
+deadlines of a busy topic change all the time."""
 
 
 def flow_topics(group_id: str, seen: RetryObservation) -> Iterator[tuple[str, ManagedTopic, float]]:
-    """The topics that retry workers read, as observed, each with its delay in seconds."""
+    """Yield the observed topics that retry workers read, each with its delay in seconds; 0 for the redrive topic."""
     prefix = naming.retry_topic(group_id, "")
     for name, topic in seen.topics.items():
         if name != naming.failed_topic(group_id):
@@ -42,17 +44,17 @@ def flow_topics(group_id: str, seen: RetryObservation) -> Iterator[tuple[str, Ma
 
 
 def is_set(group: ConsumerGroup) -> bool:
-    """True if a person has set the retention of the group's retry topics."""
+    """True if the spec sets the retention of the group's retry topics."""
     return group.spec.managed_topics.retention_seconds is not None
 
 
 def is_kept(topic: ManagedTopic) -> bool:
-    """True if brokers keep the topic's records without a limit."""
+    """True if the topic's retention is unlimited."""
     return (topic.configs or {}).get(RETENTION) == UNLIMITED
 
 
 def must_keep(group: ConsumerGroup, topic: ManagedTopic, delay_s: float, now: float) -> bool | None:
-    """True if what waits must not expire; None while unknown. `now` is the time of the observation."""
+    """True if waiting records must be kept longer than the topic's retention. `now`: time of the observation."""
     if topic.waiting == 0:
         return False
     if group.spec.suspend:
@@ -63,7 +65,7 @@ def must_keep(group: ConsumerGroup, topic: ManagedTopic, delay_s: float, now: fl
 
 
 def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
-    """Seconds from the observation until a topic has to keep its records without a limit, or its deadline is near."""
+    """Seconds from the observation until a topic needs unlimited retention or the condition has to warn."""
     found: list[float] = []
     for _, topic, delay_s in flow_topics(group.group_id, seen):
         limit_s = _limit_s(topic)
@@ -75,8 +77,8 @@ def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The verdict (status, reason and message) of the condition RetriesKept, and when the first waiting record may be
-    deleted: None while nothing waits, without a limit, and while unknown."""
+    """The condition RetriesKept. `safe_until`: epoch seconds from which brokers may delete a waiting record; None if no
+    record waits, if retention is unlimited, and while it is unknown."""
 
     status: conditions.Status
     reason: str
@@ -88,7 +90,7 @@ NOTHING_WAITS: Final = Kept("True", conditions.NOTHING_WAITS, "no record waits f
 
 
 def judge(group: ConsumerGroup, seen: RetryObservation, refusal: Problem | None) -> Kept:
-    """The verdict by the retention that the brokers really have. `refusal` is why a topic could not be changed."""
+    """Derive the condition from the brokers' actual retention. `refusal`: why a topic could not be changed."""
     waiting = [each for each in flow_topics(group.group_id, seen) if each[1].waiting != 0]
     if not waiting:
         return NOTHING_WAITS
@@ -101,48 +103,44 @@ def judge(group: ConsumerGroup, seen: RetryObservation, refusal: Problem | None)
         if topic.oldest_at is not None and (limit := _limit_s(topic)) is not None
     ]
     if not limited:
-        message = "what waits is kept without a limit until workers have handled it"
+        message = "waiting records are kept without a limit until workers have handled them"
         return Kept("True", conditions.KEPT_WITHOUT_LIMIT, message)
     ends_at, limit, name, _ = min(limited)
-    safe_until = _rounded(ends_at, limit)
+    step = next(step for least, step in ROUNDED_S if limit >= least)
+    safe_until = float(ends_at // step * step)
     late = seen.observed_at >= ends_at - WARNED_SHARE * limit
     refused = refusal is not None and any(must for *_, must in limited)
     if not (late or refused):
-        message = "what waits is young enough, and its topics keep it for longer if workers cannot handle it in time"
+        message = "no record that waits for a retry is near the end of its retention"
         return Kept("True", conditions.WITHIN_RETENTION, message, safe_until)
     reason, remedy = _remedy(group, refusal)
     until = times.to_text(safe_until)
-    message = f"brokers delete records that wait in {name} from {until} on, by the topic's retention.ms: {remedy}"
+    message = f"brokers delete records that wait in {name} from {until} on, according to its retention.ms: {remedy}"
     return Kept("False", reason, message, safe_until)
 
 
 def _remedy(group: ConsumerGroup, refusal: Problem | None) -> tuple[str, str]:
-    """The reason why a topic does not keep what waits in it, and what to do."""
+    """Return the condition's reason for records that may be deleted, and the remedy for its message."""
     if group.paused:
-        what = "remove the annotation consumerfleet.io/paused, and the operator keeps them for longer"
+        what = "remove the annotation consumerfleet.io/paused, so that the operator can extend the retention"
         return conditions.PAUSED_BY_ANNOTATION, what
     if is_set(group):
-        what = "have the fleet handle them before, or raise or remove spec.managedTopics.retentionSeconds"
+        what = "let the fleet handle them before then, or raise or remove spec.managedTopics.retentionSeconds"
         return conditions.RETENTION_SET, what
     if refusal is not None:
-        return refusal.reason, f"the operator could not change that: {refusal.message}"
-    return conditions.RETENTION_ENDS, "have the fleet handle them before, or raise it"
+        return refusal.reason, f"the operator could not change the retention: {refusal.message}"
+    return conditions.RETENTION_ENDS, "let the fleet handle them before then, or raise the retention"
 
 
 def _unknown(topic: ManagedTopic) -> str:
     if topic.error or topic.waiting is None:
-        return f"it is not known what waits there{f' ({topic.error})' if topic.error else ''}"
+        return f"the number of waiting records is unknown{f' ({topic.error})' if topic.error else ''}"
     if topic.configs is None:
-        return "its retention is not known: let the operator's principal describe the configs of the group's topics"
+        return "its retention is unknown: let the operator's principal describe the configs of the group's topics"
     return "the age of the oldest waiting record is being looked up"
 
 
 def _limit_s(topic: ManagedTopic) -> float | None:
-    """The topic's retention in seconds; None for one without a limit, and while unknown."""
+    """Return the topic's retention in seconds; None if it is unlimited or unknown."""
     text = (topic.configs or {}).get(RETENTION, "")
     return int(text) / 1000 if text.isdigit() else None
-
-
-def _rounded(at: float, limit_s: float) -> float:
-    step = next(step for least, step in ROUNDED_S if limit_s >= least)
-    return float(at // step * step)

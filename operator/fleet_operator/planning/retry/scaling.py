@@ -1,57 +1,61 @@
-"""Number of retry workers: none while nothing is due, one before the next due time, more while late, fewer after.
+"""Number of retry workers: none while no record is due, one shortly before the next record is due, more while due
+records are late, and fewer after that.
 
-Lag is no measure here, as every waiting record is lag. The count follows the records whose time has come, and the next
-due time. Unknown values change nothing: a fleet never shrinks on missing data.
+The lag is not used, because every waiting record counts as lag. The number of workers depends on the due records and on
+the next due time. An unknown value changes nothing, so a fleet never shrinks because of missing data.
+
+Decision: docs/decisions/0017-policy-revisions.md.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from fleet_operator.api.v1alpha1.consumergroup import REPLICAS_MAX
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.state.group import RetrySizing
 
 WAKE_S: Final = 30.0
-"""Lead time of the first worker before the next due time: scheduling, image, join, and the rebalance."""
+"""Seconds before the next due time to start the first worker: for scheduling, image pull, join and rebalance."""
 
 CALM_S: Final = 60.0
-"""Time without due records, or ones about to be, after which workers are removed."""
+"""Seconds after which workers are removed if no record is due and none will be due soon."""
 
 LATE_S: Final = 15.0
-"""A record that has been due longer is late: the workers cannot keep up, or have not started."""
+"""Seconds after its due time from which a record is late, because the workers cannot keep up or have not started."""
 
 GROW_S: Final = 30.0
-"""Time for a change of the count to show its effect before more workers are added."""
+"""Seconds after a change of the number of workers before more are added, so that the change can take effect."""
 
 SHRINK_S: Final = 120.0
-"""Time without late records and without a change of the count, after which half of the workers are removed."""
+"""Seconds without late records or a change of the worker count, after which half of the workers are removed."""
 
 REGRET_S: Final = 300.0
-"""Records that are late so soon after workers were removed show that these were needed."""
+"""Seconds after a removal of workers in which late records show that the removed workers were needed."""
 
 SHORT_S: Final = 1800.0
-"""Time for which a count that was too small is not tried again."""
+"""Seconds for which a number of workers that was too small is not tried again."""
 
 EMPTY_S: Final = 43_200.0
-"""Longest time that the retry workers' group stays empty where `offsets.retention.minutes` is unknown: half of Kafka's
-shortest default ever. A group without its commits starts at the oldest record of every retry topic, and would process
-all records again."""
+"""Maximum seconds for which the retry workers' group stays empty if `offsets.retention.minutes` is unknown: half of the
+shortest default of any Kafka version. If the group's commits expired, it would start at the oldest record of every
+retry topic and process all records again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryLoad:
-    """Load of a group's retry workers. Counts and times are None where unknown; times are epoch seconds.
+    """The load of a group's retry workers. Counts and times are None while unknown. Times are epoch seconds.
 
-    - `least`, `most`: the spec's limits of the count, `most` None without one; `partitions`: of one managed topic.
-    - `counted`: every partition was observed. A time of None then means that there is no such record.
-    - `lag`: the number of due records; `oldest_at`, `next_at`: when the first of them became due, and when the next one
-      will.
-    - `current`: the StatefulSet's count, None without one; `changed_at` its last change.
-    - `held`: a breaker is open, so late records are late on purpose and the count stays.
-    - `unsure`: the state of the breakers is unknown, so lateness is no reason for more workers.
-    - `shortest_delay_s`: shortest delay of the policy, None while no record can fail.
-    - `empty`: the workers' Kafka group exists and has no members; `empty_s` is for how long it may stay so.
+    - `least`, `most`: the spec's limits for the number of workers; `most` is None without a limit.
+    - `partitions`: the number of partitions of each managed topic.
+    - `counted`: every partition was observed. If it is True, a time of None means that no such record exists.
+    - `lag`: the number of due records. `oldest_at`: the time at which the first of them became due. `next_at`: the time
+      at which the next record will be due.
+    - `current`: the StatefulSet's number of replicas, None without a StatefulSet. `changed_at`: the time of the last
+      change of the number of workers.
+    - `held`: a breaker is open, so records are late on purpose and the number of workers stays.
+    - `unsure`: the state of the breakers is unknown, so no workers are added for late records.
+    - `shortest_delay_s`: the shortest delay of the policy in seconds; None while no record can fail.
+    - `empty`: the workers' Kafka group exists and has no members. `empty_s`: seconds for which it may stay empty.
     """
 
     least: int
@@ -70,21 +74,22 @@ class RetryLoad:
     empty_s: float = EMPTY_S
 
     def within(self, count: int) -> int:
-        """The count within the bounds. More workers than a topic has partitions might be idle; while nothing is known,
-        the present count is the limit."""
+        """Return the count within the limits of the spec and REPLICAS_MAX, and at most a topic's number of partitions,
+        because more workers might be idle. If no upper limit is known, the present number of workers is the limit."""
         known = [bound for bound in (self.most, self.partitions) if bound is not None]
-        return min(max(count, self.least), min(known, default=max(self.current or 0, self.least, 1)))
+        most = min(known, default=max(self.current or 0, self.least, 1))
+        return min(max(count, self.least), most, REPLICAS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class RetryMemory:
-    """Past of a fleet of retry workers; times are epoch seconds.
+    """History of a group's retry workers. Times are epoch seconds. Only `kept` survives a restart of the operator.
 
-    - `calm_since`, `keeping_up_since`: since when nothing is due or about to be, and no due record is late. Known to
-      this process only: after a restart, workers stay a while longer.
-    - `drained_at`: time of the first of the last observations in a row that saw nothing wait after the end of retries.
-      Known to this process only: after a restart, workers stay for one observation more.
-    - `kept`: what the group's state keeps, or a restart would try the same removal again.
+    - `calm_since`: no record has been due or about to be due since then. `keeping_up_since`: no due record has been
+      late since then. After a restart of the operator, workers therefore stay a while longer.
+    - `drained_at`: after retries ended, the first of the latest consecutive observations without a waiting record.
+      After a restart, workers therefore stay for one more observation.
+    - `kept`: stored in the group's state, so that a new process does not repeat a removal of workers that were needed.
     """
 
     calm_since: float | None = None
@@ -92,17 +97,15 @@ class RetryMemory:
     drained_at: float | None = None
     kept: RetrySizing = field(default_factory=RetrySizing)
 
-    def decided(self, replicas: int, now: float) -> RetryMemory:
+    def decided(self, replicas: int, now: float) -> "RetryMemory":
         if replicas == self.kept.count:
             return self
         return replace(self, kept=replace(self.kept, count=replicas, changed_at=round(now, 1)))
 
 
 def is_busy(load: RetryLoad, now: float) -> bool | None:
-    """True if a record is due, or will be before a worker could be up; None while unknown.
-
-    One record that is known to be due is enough, even if other partitions were not observed.
-    """
+    """True if a record is due now, or will be before a worker could start; None while unknown. A single due record is
+    enough, even if other partitions were not observed."""
     soon = load.next_at is not None and load.next_at - now <= WAKE_S
     if soon or load.oldest_at is not None:
         return True
@@ -112,14 +115,14 @@ def is_busy(load: RetryLoad, now: float) -> bool | None:
 
 
 def is_late(load: RetryLoad, now: float) -> bool | None:
-    """True if due records wait longer than it takes to handle them; None while unknown."""
+    """True if a record became due more than LATE_S ago; None while unknown."""
     if load.lag and load.oldest_at is not None and now - load.oldest_at > LATE_S:
         return True
     return False if load.counted and load.lag is not None else None
 
 
 def _remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
-    """The memory with the present load. Unknown load proves neither calm nor that the workers keep up."""
+    """An unknown load counts neither as a time without due records nor as one in which the workers keep up."""
     busy, late = is_busy(load, now), is_late(load, now)
     if busy is not None:
         memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
@@ -136,7 +139,6 @@ def _remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
 
 
 def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> tuple[ScaleDecision, RetryMemory]:
-    """The count for what is known, and the memory with this load; `now` in epoch seconds."""
     scale, memory = _decide(load, memory, now), _remember(memory, load, now)
     if load.current is not None and scale.replicas < load.current and is_busy(load, now):
         memory = replace(memory, kept=replace(memory.kept, shrunk_at=round(now, 1)))
@@ -145,9 +147,9 @@ def decide_retry_scale(load: RetryLoad, memory: RetryMemory, now: float) -> tupl
 
 def _decide(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     if load.changed_at is not None and load.changed_at > now + GROW_S:
-        load = replace(load, changed_at=None)  # noted before the clock was set back
+        load = replace(load, changed_at=None)  # recorded before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
-        # A worker that is started for one record would come too late.
+        # A worker that is started only when a record fails would be late, so one always runs.
         load = replace(load, least=max(load.least, 1))
     current = load.current if load.current is not None else load.least
     if load.held:
@@ -163,8 +165,8 @@ def _scale(replicas: int, reason: str, requeue_after: float | None) -> ScaleDeci
 
 
 def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
-    """At least one worker. Doubled while records stay late although the last change has had its time, halved once they
-    have been in time for a while."""
+    """Decide while records are due or soon will be: at least one worker runs. The number doubles if records are still
+    late GROW_S after the last change, and halves after SHRINK_S without late records."""
     started = load.within(max(current, 1))
     if started > current:
         return _scale(started, "records are due, or about to be", GROW_S)
@@ -175,9 +177,9 @@ def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
         return _fewer(load, memory, started, now)
     more = load.within(2 * started)
     if more <= started:
-        return _scale(started, "no more workers are useful", GROW_S)
+        return _scale(started, "records are late, and the number of workers is at its limit", GROW_S)
     if load.unsure:
-        return _scale(started, "due records wait, and the state of the breakers is unknown", GROW_S)
+        return _scale(started, "due records are late, but the state of the breakers is unknown", GROW_S)
     settled_at = (load.changed_at or 0.0) + GROW_S
     if now < settled_at:
         return _scale(started, "the last change has not shown its effect yet", settled_at - now)
@@ -185,18 +187,19 @@ def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
 
 
 def _fewer(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
-    """Half the workers, once all records have been in time for a while; more than were lately too few."""
+    """After SHRINK_S without late records, halve the workers, but not down to a number that was recently too small."""
     fewer = load.within(max(-(-current // 2), memory.kept.short + 1, 1))
     if fewer >= current or memory.keeping_up_since is None:
         return _scale(current, "the workers keep up", GROW_S)
     left = max(memory.keeping_up_since, load.changed_at or 0.0) + SHRINK_S - now
     if left > 0.0:
         return _scale(current, "the workers keep up", min(left, GROW_S))
-    return _scale(fewer, "fewer workers can keep up with what is due", GROW_S)
+    return _scale(fewer, "fewer workers can keep up with the due records", GROW_S)
 
 
 def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
-    """The least count after a calm minute; more before the next record is due, or the group's commits expire."""
+    """Decide while no record is due: after CALM_S, only `minReplicas` workers stay. Workers are started again before
+    the next record is due, or before the group's commits expire."""
     least = load.within(load.least)
     calm_since = memory.calm_since if memory.calm_since is not None else now
     if current <= least:
@@ -204,7 +207,7 @@ def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
     left = calm_since + CALM_S - now
     if left > 0.0:
         return _scale(load.within(current), "nothing is due", left)
-    # Times on objects are whole seconds.
+    # Times in Kubernetes objects are in whole seconds.
     started_in_calm = load.changed_at is not None and calm_since < load.changed_at + 1.0
     if load.empty and started_in_calm:
         return _scale(load.within(current), "a worker joins, so that the group's commits are kept", GROW_S)
@@ -212,8 +215,8 @@ def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
 
 
 def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
-    """Scale to minReplicas. Before an empty group's commits expire, run one worker briefly: brokers count their age
-    from when the last member left."""
+    """Keep `minReplicas` workers. Before the commits of an empty group expire, run one worker briefly, because brokers
+    count the age of commits from the time at which the last member left."""
     wake_in = _wake_in(load, now)
     if least > 0 or not load.empty or load.current is None:
         return _scale(least, "nothing is due", wake_in)
@@ -224,5 +227,5 @@ def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
 
 
 def _wake_in(load: RetryLoad, now: float) -> float | None:
-    """Seconds until the first worker must be started for the next record; None while none is known."""
+    """Return the seconds until a worker must be started for the next due record; None if no due time is known."""
     return load.next_at - WAKE_S - now if load.next_at is not None else None

@@ -1,17 +1,18 @@
-"""A group's Kafka side in one observation, and the plan for its managed topics: create, grow, alter, delete. Pure.
+"""Evaluation of an observation for one group, and the plan for the group's managed topics: create, grow, alter, delete.
+Pure.
 
-No topic is ever shrunk, none is deleted while a record waits in it, and the size limit is never lowered, because a
-record that was let in must fit to hop on. Shapes: `contract.managed_topics`.
+Partitions are only added, and no topic is deleted while a record waits in it. The size limit of a topic is never
+lowered, because a record that one retry topic accepted must fit into the next. `contract.managed_topics` computes the
+wanted partitions and settings. The retention of a retry topic is at least three times the topic's own delay, even if
+the spec sets less.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fleet_consumer.contract import managed_topics, naming
-from fleet_consumer.contract.managed_topics import RETENTION
+from fleet_consumer.contract.managed_topics import RETENTION, SIZE
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning.lag import GroupLag, group_lag
@@ -21,17 +22,18 @@ from fleet_operator.planning.retry import retention
 from fleet_operator.planning.retry.intent import RetryIntent
 
 ASKED_SETTINGS: Final = (*managed_topics.MANAGED_SETTINGS, managed_topics.SEGMENT)
-"""Settings that a plan reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsPlan:
     """Changes to a group's topics.
 
-    `create` and `grow` name topics as they should be, `alter` the settings to set, `delete` topics of drained delays in
-    which nothing waits. `ready` is True once all wanted topics exist as wanted, False while something must be done or
-    is in the way, None while unknown; retention alone keeps no worker from its work. `problem` is what the operator
-    cannot correct. `requeue_after`: seconds until the plan is another one although nothing else changes.
+    - `grow`: topics that need more partitions. `alter`: settings to change, keyed by topic.
+    - `delete`: topics of drained delays in which no record waits.
+    - `ready`: True if all wanted topics exist as wanted, False while a change or a problem is pending, None while this
+      is unknown. A pending change of retention alone does not make it False.
+    - `problem`: a problem that the operator cannot correct.
+    - `requeue_after`: seconds until time alone changes the plan.
     """
 
     create: tuple[managed_topics.WantedTopic, ...] = ()
@@ -53,20 +55,16 @@ def plan_topics(
     counts: Mapping[str, int] | None,
     observation: ClusterObservation | None,
 ) -> TopicsPlan:
-    """The plan for an observation. `intent` is None for a group without retries.
-
-    `counts` are the partitions of each source topic; None while one of them is missing or unknown, and then nothing is
-    created or grown.
-    """
+    """`counts`: the number of partitions of each source topic; None while one is missing or unknown, so that no topic
+    is created or grown. `intent`: None for a group without retries."""
     if observation is None or not observation.reachable:
         return TopicsPlan()
     observed = observation.groups.get(group.group_id)
     retry = observed.retry if observed is not None else None
-    wanted = tuple(wanted_topics(group, intent, counts, retry)) if counts else ()
     gone = gone_topics(group, intent, observation)
-    wanted = tuple(topic for topic in wanted if topic.name not in gone)
-    known = {topic.name: observation.topics.get(topic.name) for topic in wanted}
-    asked = [(topic, seen) for topic in wanted if (seen := known[topic.name]) is not None]
+    all_topics: Iterable[managed_topics.WantedTopic] = wanted_topics(group, intent, counts, retry) if counts else ()
+    wanted = tuple(topic for topic in all_topics if topic.name not in gone)
+    asked = [(topic, seen) for topic in wanted if (seen := observation.topics.get(topic.name)) is not None]
     create = tuple(topic for topic, seen in asked if seen.error == conditions.TOPIC_NOT_FOUND)
     there = [(topic, seen) for topic, seen in asked if seen.error is None]
     grow = tuple(topic for topic, seen in there if seen.partitions < topic.partitions) if intent is not None else ()
@@ -92,18 +90,17 @@ def _alter(
     there: Iterable[managed_topics.WantedTopic],
     retry: RetryObservation | None,
 ) -> dict[str, dict[str, str]]:
-    """The settings to set, by topic. Retention is lifted while what waits must be kept, and not lowered while that is
-    unknown, also for what waits after the end of retries. Topics of retries that have ended are else the user's."""
+    """Return the settings to change, keyed by topic. Retention becomes unlimited while waiting records must be kept.
+    While it is unknown whether they must be kept, retention is not lowered. After retries have ended, this still
+    applies to the retry topics; their other settings are left to the user."""
     if retry is None:
         return {}
     flow = tuple(retention.flow_topics(group.group_id, retry))
     must_keep = {name: retention.must_keep(group, topic, delay_s, retry.observed_at) for name, topic, delay_s in flow}
     found: dict[str, dict[str, str]] = {}
     for topic in there:
-        seen = _managed(retry, topic.name).configs
-        raised = (
-            (managed_topics.SIZE,) if must_keep.get(topic.name, False) is False else (managed_topics.SIZE, RETENTION)
-        )
+        seen = managed_topic(retry, topic.name).configs
+        raised = (SIZE,) if must_keep.get(topic.name, False) is False else (SIZE, RETENTION)
         if seen is not None:
             found[topic.name] = managed_topics.drifted(topic.configs, seen, never_lowered=raised)
     if intent is not None and not retention.is_set(group):
@@ -116,7 +113,7 @@ def _alter(
 def wanted_topics(
     group: ConsumerGroup, intent: RetryIntent | None, counts: Mapping[str, int], retry: RetryObservation | None
 ) -> Iterator[managed_topics.WantedTopic]:
-    """The topics that the group should have: shortest delay first, then redrive, then failed."""
+    """Yield the wanted retry topics, the shortest delay first, then the redrive topic, then the failed topic."""
     spec = group.spec.managed_topics
     name = naming.failed_topic(group.group_id)
     shape = managed_topics.TopicShape(
@@ -125,27 +122,27 @@ def wanted_topics(
         retention_seconds=spec.retention_seconds,
         failed_retention_seconds=spec.failed_retention_seconds,
         source_max_message_bytes=retry.source_max_message_bytes if retry is not None else None,
-        failed_segment_ms=managed_topics.segment_ms(_managed(retry, name).configs or {}),
+        failed_segment_ms=managed_topics.segment_ms(managed_topic(retry, name).configs or {}),
     )
     if intent is not None and not intent.ended:
         yield from shape.flow(group.group_id, intent.delays, intent.total_seconds)
-    yield shape.failed(name)
+    yield shape.failed_topic(name)
 
 
 def gone_topics(group: ConsumerGroup, intent: RetryIntent | None, observation: ClusterObservation) -> frozenset[str]:
-    """The missing topics of delays that no revision uses: nothing is written to them, and they are not made again."""
+    """The missing topics of delays that no revision uses. They are not created again: no worker writes to them."""
     unused = intent.unused if intent is not None else ()
     names = frozenset(naming.retry_topic(group.group_id, delay) for delay in unused)
     seen = {name: observation.topics.get(name) for name in names}
     return frozenset(name for name, topic in seen.items() if topic and topic.error == conditions.TOPIC_NOT_FOUND)
 
 
-def _managed(retry: RetryObservation | None, name: str) -> ManagedTopic:
+def managed_topic(retry: RetryObservation | None, name: str) -> ManagedTopic:
     return (retry.topics.get(name) if retry is not None else None) or ManagedTopic()
 
 
 def _unusable(wanted: tuple[managed_topics.WantedTopic, ...], observation: ClusterObservation) -> Problem | None:
-    """The first topic that exists and that the operator may not use."""
+    """Return the problem of the first existing topic that cannot be used; None if all can be used."""
     for topic in wanted:
         seen = observation.topics.get(topic.name)
         if seen is not None and seen.error not in (None, conditions.TOPIC_NOT_FOUND):
@@ -156,25 +153,26 @@ def _unusable(wanted: tuple[managed_topics.WantedTopic, ...], observation: Clust
 def _deletable(
     group: ConsumerGroup, intent: RetryIntent | None, observation: ClusterObservation, retry: RetryObservation | None
 ) -> Iterator[str]:
-    """Existing topics of removed delays that the spec wants deleted and that are known to hold no waiting record."""
+    """If the spec wants retry topics deleted, yield those of leaving delays in which certainly no record waits."""
     if intent is None or group.spec.deletion.retry_topics == "Keep":
         return
     for delay in intent.drained_delays:
         name = naming.retry_topic(group.group_id, delay)
         seen = observation.topics.get(name)
         there = delay not in intent.delays and seen is not None and seen.error is None
-        if there and _managed(retry, name).waiting == 0:
+        if there and managed_topic(retry, name).waiting == 0:
             yield name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """One observation, evaluated once for one group.
+    """An observation, evaluated once for one group.
 
-    `observed` is None while the group could not be observed; earlier values stay valid then. `source_topics` is
-    as in the function of this name. `known_counts` has the partitions of each source topic that is there,
-    `partition_counts` is the same, and None while a topic is missing or not observed yet. `lag` is that of known
-    topics, and not complete while one is missing; None without `observed` or any topic.
+    - `observed`: None while the group cannot be observed.
+    - `source_topics`: the topics in the spec, or those that match its pattern; None while they are unknown.
+    - `known_counts`: the number of partitions of each existing source topic. `partition_counts`: the same; None while a
+      source topic is missing or not observed yet.
+    - `lag`: not complete while a source topic is missing; None without `observed`, and while no source topic exists.
     """
 
     observation: ClusterObservation | None = None
@@ -187,7 +185,7 @@ class GroupView:
 
     @property
     def flow(self) -> RetryObservation | None:
-        """The retry flow; None when it could not be observed: an earlier observation proves nothing."""
+        """Retry topics as observed now; None if that failed, because last known values must not decide removals."""
         flow = self.observed.retry if self.observed is not None else None
         return None if flow is None or flow.error else flow
 
@@ -195,7 +193,7 @@ class GroupView:
 def view_group(
     group: ConsumerGroup, observation: ClusterObservation | None, retry: RetryIntent | None, *, own_cluster: bool = True
 ) -> GroupView:
-    """The view; with `own_cluster` False no action is planned, as another Kafka cluster than the group's answers."""
+    """If another Kafka cluster answers, `own_cluster` is False, and no change of topics is planned."""
     sources = _source_topics(group, observation)
     if observation is None or not observation.reachable:
         return GroupView(observation=observation, source_topics=sources)
@@ -222,7 +220,7 @@ def view_group(
 
 
 def missing_topics(group: ConsumerGroup, view: GroupView) -> Problem | None:
-    """Source and output topics that certainly do not exist; one that has not been observed yet is no problem."""
+    """Name source and output topics that certainly do not exist; topics that were not observed do not count."""
     if view.observation is None or not view.observation.reachable:
         return None
     known, sources = view.observation.topics, view.source_topics
@@ -231,8 +229,8 @@ def missing_topics(group: ConsumerGroup, view: GroupView) -> Problem | None:
     if missing:
         return Problem(
             conditions.TOPIC_NOT_FOUND,
-            f"topics missing on the cluster: {name_some(missing)}; create them, as the operator creates no source and "
-            "output topics",
+            f"topics missing on the cluster: {name_some(missing)}; create them, because the operator creates no source "
+            "or output topics",
         )
     if sources == ():
         return Problem(
@@ -244,7 +242,7 @@ def missing_topics(group: ConsumerGroup, view: GroupView) -> Problem | None:
 
 
 def _source_topics(group: ConsumerGroup, observation: ClusterObservation | None) -> tuple[str, ...] | None:
-    """The topics of the spec, or those that match its pattern; None until an observation used this very pattern."""
+    """Return the topics in the spec or those that match its pattern; None until an observation has used the pattern."""
     if group.spec.topic_pattern is None:
         return group.source_topics
     if observation is None or not observation.reachable:

@@ -1,1 +1,1 @@
-"""Scaling of a fleet by its load: rates, the capacity of a worker, useful counts, and the decision with its reason."""
+"""Scaling of a fleet by its load: rates, capacity of a worker, useful worker counts, decision and reason."""

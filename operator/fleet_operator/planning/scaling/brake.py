@@ -1,11 +1,11 @@
-"""The brake: growth that did not raise the rate of commits is taken back, since something else is the limit.
+"""The brake: growth that did not raise the rate of commits is undone, because something else is the limit.
 
-A database at its limit makes each of more workers slower. Only workers with a backlog before and after a growth say
-that: otherwise the arrival is what limits the rate. The bound lifts as soon as the fleet handles clearly more than it
-reached then, and is tried again after 2, 4, 8 ... minutes.
+For example, if a database is at its limit, more workers make each worker slower. Only workers that had a backlog before
+and after the scale-up prove this, because without a backlog the arrival limits the rate. A scale-up is undone if at
+least half of the workers are busy and the rate rose by less than a quarter of the expected rise. The fleet then keeps
+the smallest number of workers that reaches the same rate. This bound is lifted once the fleet handles clearly more
+records than the larger fleet did. Otherwise growth is tried again after 2, 4, 8 ... minutes.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,30 +13,32 @@ from typing import Final
 from fleet_operator.planning.scaling.capacity import SETTLED_S, measure_fleet
 from fleet_operator.planning.scaling.facts import ScalingFacts
 from fleet_operator.planning.scaling.load import Load
-from fleet_operator.planning.state.sizing import HOUR_S, Bound, Growth
+from fleet_operator.planning.state.sizing import HOUR_S, TRIES_MAX, Bound, Growth
 
 JUDGE_S: Final = 30.0
 JUDGE_RECORDS: Final = 20.0
-"""Least length of the stretch with all workers over which a growth is judged, in seconds and in records of a worker."""
+"""A scale-up is judged after all workers have run for `JUDGE_S` seconds or, if longer, for the time that one worker
+needs for `JUDGE_RECORDS` records."""
 JUDGED_WITHIN_S: Final = 900.0
-"""Time within which a growth is judged, besides that stretch; after that other things have changed, too."""
+"""No verdict is given later than this many seconds after the first possible one: the rate may have other causes."""
 MANY: Final = 0.5
-"""Share of the workers that have a backlog from which the arrival is not what limits them. What limits them may feed
-some and starve others."""
+"""If at least this share of the workers has a backlog, the arrival does not limit the commit rate. The share is not 1,
+because a downstream system at its limit may slow some workers down and not others."""
 GAIN_LEAST: Final = 0.25
 GAIN_EXPECTED_MOST: Final = 3.0
-"""Least part of the expected rise: below it the growth did not help. Flink's autoscaler asks for a tenth; a database at
-its limit still gains that much from more connections. More than this rise is expected of no growth."""
+"""A scale-up did not help if it gained less than `GAIN_LEAST` of the expected rise, which is at most
+`GAIN_EXPECTED_MOST` times the rate before it. Flink's autoscaler requires only a tenth, but a database at its limit
+still gains that much from more connections."""
 ROUNDING: Final = 0.05
-"""Part by which a rate over half a minute is uncertain: commits come in steps."""
+"""Relative uncertainty of a rate over half a minute, because committed offsets advance in steps."""
 LIFT_GAIN: Final = 1.25
 RETRY_S: Final = 60.0
-"""The first retry comes after twice this time, each further one after twice the time of the one before."""
+"""Growth that did not help is tried again after 2 * `RETRY_S` seconds; each further failure doubles that, up to 1 h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The effect of a growth: `commits` are the records per second with more workers; `bound` is None if it helped."""
+    """The effect of a scale-up. `commits`: records per second after it. `bound`: None if the scale-up helped."""
 
     growth: Growth
     commits: float
@@ -44,8 +46,7 @@ class Verdict:
 
 
 def commits_before(load: Load) -> float:
-    """Records per second that all workers commit before they become more; 0, which judges nothing, where few of them
-    have a backlog."""
+    """The commit rate before a scale-up, or 0 (for no verdict) if too few workers (`MANY`) have a backlog."""
     owners = sum(bool(owned) for owned in load.dealing.owned)
     if len(load.behind()) < MANY * max(owners, 1):
         return 0.0
@@ -54,10 +55,8 @@ def commits_before(load: Load) -> float:
 
 
 def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
-    """The verdict on the last growth; None while it cannot be told, and where there is nothing to judge.
-
-    Nothing is told while a part of the load is unknown, which may be handled, too.
-    """
+    """Return the verdict on the last scale-up; None while it is unknown, and if no scale-up is to be judged. A partly
+    unknown load gives no verdict, because workers may also handle records of the unknown partitions."""
     growth, since = facts.memory.growth, facts.stable_since
     if growth is None or growth.after != facts.current or since is None or not load.complete:
         return None
@@ -68,25 +67,24 @@ def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
     if found is None or facts.observed is None or facts.observed.observed_at - since < seconds:
         return None
     expected = growth.commits * min(growth.after / growth.before - 1.0, GAIN_EXPECTED_MOST)
-    if not found.mostly_busy or found.commits - growth.commits >= GAIN_LEAST * expected:
-        return Verdict(growth=growth, commits=found.commits, bound=None)
     back = enough_for(found.commits, growth, load)
-    if back >= growth.after:
+    helped = not found.mostly_busy or found.commits - growth.commits >= GAIN_LEAST * expected
+    if helped or back >= growth.after:
         return Verdict(growth=growth, commits=found.commits, bound=None)
     last = facts.memory.bound
-    tries = 1 + (last.tries if last is not None and now - last.until < HOUR_S else 0)
+    tries = min(1 + (last.tries if last is not None and now - last.until < HOUR_S else 0), TRIES_MAX)
     wait_s = min(RETRY_S * 2.0**tries, HOUR_S)
     bound = Bound(count=back, until=round(now + wait_s, 1), reached=found.commits, tries=tries)
     return Verdict(growth=growth, commits=found.commits, bound=bound)
 
 
 def enough_for(reached: float, growth: Growth, load: Load) -> int:
-    """The smallest number that handles what was reached, if each worker does what it did before."""
+    """Return the least number of workers that handles the `reached` rate if each is as fast as before the scale-up."""
     least = growth.before * max(reached / growth.commits, 1.0)
     return next((count for count in load.counts.counts if count >= least * (1.0 - ROUNDING)), growth.after)
 
 
 def is_lifted(bound: Bound, load: Load) -> bool:
-    """True if workers with a backlog handle clearly more than a larger fleet of them reached: the limit is gone."""
+    """True if busy workers handle clearly more records than the larger fleet did: the limit no longer exists."""
     found = load.measured
     return found is not None and found.mostly_busy and found.commits >= LIFT_GAIN * bound.reached

@@ -1,10 +1,9 @@
-"""The budget of rebalances: `maxRebalancesPerHour`, and what a step costs of it. Pure.
+"""The budget of rebalances: `maxRebalancesPerHour`, and the cost of a step. Pure.
 
-A step costs the part of the group that it stops. A fleet that shrinks leaves a third of the budget to growth. Growth
-for a lag that rises waits for minutes at most: no rebalance costs as much as a fleet that falls behind.
+The cost of a step is the share of the group's partitions that it stops, from 0 to 1. A third of the budget is reserved
+for growth, so shrinking may not use it. Growth for a rising lag waits for a few minutes at most, because a fleet that
+falls behind costs more than any rebalance.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,16 +12,16 @@ from fleet_operator.planning.scaling.dealing import Dealing
 from fleet_operator.planning.scaling.facts import ScalingFacts
 
 OVERDUE_S: Final = 180.0
-"""Time after the last step from which workers that are behind get more of them beyond the budget."""
+"""Seconds after the last step until a fleet with a rising lag may grow beyond the budget."""
 SHRINKING_SHARE: Final = 2.0 / 3.0
-"""Share of the budget up to which a fleet shrinks."""
+"""Share of the budget that shrinking may use."""
 EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
-"""Assignors whose members give up everything for a rebalance."""
+"""Assignors with the eager protocol, whose members revoke all partitions for a rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The rest of the budget at a time, in epoch seconds. Without `dealing` nothing is known of who owns what."""
+    """The budget at the time `now`, in epoch seconds. `dealing` is None while the owners of partitions are unknown."""
 
     facts: ScalingFacts
     dealing: Dealing | None
@@ -30,22 +29,23 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Rebalances within the last hour; one that stopped a part of the group counts as that part."""
+        """Number of rebalances in the last hour; one that stopped a share of the partitions counts as this share."""
         return sum(step.cost for step in self.facts.memory.steps_within_hour(self.now))
 
     def allows_growth(self, count: int, *, is_urgent: bool = False) -> bool:
-        """True if the fleet may grow to this number: within the budget, or as it is overdue under a lag that rises."""
+        """`is_urgent`: the lag rises, so growth is allowed beyond the budget once it is overdue (`OVERDUE_S`)."""
         within = self.spent + self.cost_of(count) <= self.facts.spec.max_rebalances_per_hour
-        return within or (is_urgent and self._is_overdue())
+        steps = self.facts.memory.steps_within_hour(self.now)
+        return within or (is_urgent and all(self.now - step.at >= OVERDUE_S for step in steps))
 
     def allows_shrinking(self, count: int) -> bool:
-        """True if the fleet may shrink to this number. One rebalance an hour is always allowed."""
+        """However small the budget is, one rebalance an hour is allowed."""
         most = max(1.0, self.facts.spec.max_rebalances_per_hour * SHRINKING_SHARE)
         return self.spent + self.cost_of(count) <= most
 
     def cost_of(self, count: int) -> float:
-        """The part of a living group that a step to this number stops: all of it for an eager assignor, and what
-        changes its owner for a cooperative one. Waking and falling asleep stop nobody."""
+        """The share of a running group that a step to `count` workers stops. An eager assignor stops all partitions, a
+        cooperative one only those that change their owner. A step from or to zero workers costs nothing."""
         if not count or not self.facts.current:
             return 0.0
         if self.dealing is None or self.facts.assignor in EAGER or not self.dealing.owned:
@@ -54,7 +54,3 @@ class Budget:
         after = {key: place for place, owned in enumerate(self.dealing.at(count)) for key in owned}
         moved = sum(owners.get(key) != place for key, place in after.items())
         return moved / len(after) if after else 1.0
-
-    def _is_overdue(self) -> bool:
-        steps = self.facts.memory.steps_within_hour(self.now)
-        return all(self.now - step.at >= OVERDUE_S for step in steps)

@@ -1,63 +1,64 @@
-"""The records per second that one worker can handle.
+"""The capacity of a worker: the records per second that it can handle.
 
-Workers report how long they were busy and how many records they completed: the quotient is what one of them can do if
-it is busy all the time, with or without a backlog. Where no worker can be reached, the rate of those with a backlog
-stands for it: only they are known to be busy.
+Workers report their busy time and the number of records that they completed. Records divided by busy time give the rate
+of a worker that is always busy, with or without a backlog. If no worker is reachable, the commit rate of workers with a
+backlog is used instead, because only those are known to be busy.
+
+Decision: docs/decisions/0058-load-by-worker.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
+from fleet_operator.planning.observation import ProgressSample, WorkerObservation
+from fleet_operator.planning.scaling.dealing import owned_by
 from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
 
 BUSY_WINDOWS_S: Final = (30.0, 60.0, 120.0, 300.0, 900.0)
-"""Windows of reports: the shortest one with enough records counts, so that a change of the handler shows at once and
-slow records are not a matter of chance."""
+"""Windows in seconds over which reports are evaluated. The shortest window with enough records is used, so that a
+changed handler is noticed early and a few slow records do not determine the capacity."""
 RECORDS_ENOUGH: Final = 20
 BUSY_ENOUGH_S: Final = 1.0
 SILENT_S: Final = 120.0
-"""Age of a worker's last report from which it says nothing about the present: calm ones are asked once a minute."""
+"""Age in seconds from which a worker's report no longer counts: twice the interval at which idle workers are polled."""
 DENSE_S: Final = 60.0
 SPARSE_S: Final = 60.0
-"""Age from which reports are kept in intervals, and these."""
+"""Of the reports older than `DENSE_S` seconds, only one is kept for each `SPARSE_S` seconds."""
 
 SETTLED_S: Final = 2.0
-"""Time after a rebalance from which samples count: the first commits of a new owner come later than its records."""
+"""Seconds after a rebalance in which samples are ignored, because a new owner gets records before it first commits."""
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0
-"""Least length of a measurement of commits, in seconds and in intervals between commits: commits come in steps."""
-LOOK_S: Final = 5.0
-"""Margin of the time between a record's handling and its commit as it is seen."""
+"""Minimum length of a commit measurement, in seconds (`MEASURE_S`) and in commit intervals (`COMMITS_MEASURED`),
+because committed offsets advance in steps."""
+POLL_S: Final = 5.0
+"""Seconds added to the commit interval, because the operator observes a commit only at its next poll."""
 KEPT: Final = 12
-"""Measurements of commits that count, about four minutes of backlog. Their high percentile is the capacity, because
-anything may slow a worker down and nothing speeds it up."""
+"""Number of commit measurements that are kept, which cover about four minutes of backlog. The capacity is their 90th
+percentile, because many causes slow a worker down and none speeds it up."""
 PERCENTILE: Final = 0.9
 
 
-class BusyReading(NamedTuple):
-    """A worker's word at a time (epoch seconds): the seconds that it was busy, and the records that it completed,
-    since its process began."""
+class BusySample(NamedTuple):
+    """A worker's report (`at` in epoch seconds): busy seconds and completed records since its process started."""
 
     at: float
     busy_s: float
     records: int
 
 
-Readings = Mapping[str, tuple[BusyReading, ...]]
-"""Readings by pod, oldest first."""
+BusySamples = Mapping[str, tuple[BusySample, ...]]
+"""Reports keyed by pod, the oldest first."""
 
 
-def with_reports(known: Readings, reports: Iterable[WorkerObservation], now: float) -> Readings:
-    """The readings with what the workers report by now. The readings of a process that restarted begin with it."""
+def with_reports(known: BusySamples, reports: Iterable[WorkerObservation], now: float) -> BusySamples:
+    """Add the workers' newest reports. If a worker's process restarted, its older samples are dropped."""
     found = {pod: each for pod, each in known.items() if now - each[-1].at < BUSY_WINDOWS_S[-1]}
     for report in reports:
         if report.work is None:
             continue
-        newest = BusyReading(report.heard_at, report.work.busy_seconds, report.work.records)
+        newest = BusySample(report.heard_at, report.work.busy_seconds, report.work.records)
         before = found.get(report.pod, ())
         if before and newest.at <= before[-1].at:
             continue
@@ -67,25 +68,23 @@ def with_reports(known: Readings, reports: Iterable[WorkerObservation], now: flo
     return found
 
 
-def _thinned(readings: tuple[BusyReading, ...], now: float) -> tuple[BusyReading, ...]:
-    kept: list[BusyReading] = []
-    for reading in readings:
-        young = now - reading.at <= DENSE_S or reading is readings[-1]
-        if young or not kept or reading.at - kept[-1].at >= SPARSE_S:
-            kept.append(reading)
+def _thinned(samples: tuple[BusySample, ...], now: float) -> tuple[BusySample, ...]:
+    kept: list[BusySample] = []
+    for sample in samples:
+        young = now - sample.at <= DENSE_S or sample is samples[-1]
+        if young or not kept or sample.at - kept[-1].at >= SPARSE_S:
+            kept.append(sample)
     first = max((place for place, each in enumerate(kept) if now - each.at >= BUSY_WINDOWS_S[-1]), default=0)
     return tuple(kept[first:])
 
 
-def busy_capacity(readings: Readings, now: float) -> float | None:
-    """Records per second of a worker that is busy all the time; None while too little is known.
-
-    Over the longest window any record says something: a handler that takes minutes completes few.
-    """
+def busy_capacity(samples: BusySamples, now: float) -> float | None:
+    """Return the records per second of a worker that is always busy; None while too little is known. In the longest
+    window, a single record is enough, because a handler that takes minutes completes few records."""
     records, busy_s = 0, 0.0
     for seconds in BUSY_WINDOWS_S:
         records, busy_s = 0, 0.0
-        for first, last in _ends(readings, now, seconds):
+        for first, last in _ends(samples, now, seconds):
             records += last.records - first.records
             busy_s += last.busy_s - first.busy_s
         if records >= RECORDS_ENOUGH and busy_s >= BUSY_ENOUGH_S:
@@ -93,9 +92,9 @@ def busy_capacity(readings: Readings, now: float) -> float | None:
     return records / busy_s if records > 0 and busy_s >= BUSY_ENOUGH_S else None
 
 
-def _ends(readings: Readings, now: float, seconds: float) -> Iterator[tuple[BusyReading, BusyReading]]:
-    """The first and the last reading of each worker that has answered lately, about so many seconds apart."""
-    for of_pod in readings.values():
+def _ends(samples: BusySamples, now: float, seconds: float) -> Iterator[tuple[BusySample, BusySample]]:
+    """Yield two samples of each worker that reported recently: one that is about `seconds` older, and the newest."""
+    for of_pod in samples.values():
         last = of_pod[-1]
         begin = max((place for place, each in enumerate(of_pod) if each.at <= last.at - seconds), default=0)
         if now - last.at <= SILENT_S and last.at > of_pod[begin].at:
@@ -104,11 +103,12 @@ def _ends(readings: Readings, now: float, seconds: float) -> Iterator[tuple[Busy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One measurement of commits over a window without a rebalance.
+    """Commit rates in records per second over a window that ended `at` (epoch seconds), without a rebalance.
 
-    - `busy`: mean rate of the workers that had a backlog all the time, None without any.
-    - `commits`: rate of all workers together; `mean` that of one of them on average.
-    - `mostly_busy`: at least half of the workers with partitions had a backlog, or records and no commit.
+    - `busy`: the mean rate of the workers that had a backlog in the whole window; None if no worker had one.
+    - `commits`: the rate of all workers together. `mean`: the average rate of a worker.
+    - `mostly_busy`: at least half of the workers with partitions had a backlog, including workers that had records
+      waiting and committed nothing.
     """
 
     at: float
@@ -119,49 +119,21 @@ class Measurement:
 
 
 def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | None:
-    """The newest measurement of this fleet's workers, over `seconds` if that is more than the least length.
-
-    None in a group that has not been Stable all the time.
-    """
-    since, observed = facts.stable_since, facts.observed
+    """Measure the workers' commits up to the newest sample, over `seconds` or, if longer, the minimum length. None if
+    the group was not Stable during that time, or if a member's partition got its first commit or its committed offset
+    went back. Partitions without a commit do not count."""
+    since, observed, commit_interval_s = facts.stable_since, facts.observed, facts.commit_interval_s
     if since is None or observed is None:
         return None
-    return measure(
-        observed.samples,
-        facts.members,
-        stable_since=since + SETTLED_S,
-        commit_interval_s=facts.commit_interval_s,
-        seconds=seconds,
-    )
-
-
-def measure(
-    samples: Sequence[ProgressSample],
-    members: Iterable[MemberObservation],
-    *,
-    stable_since: float,
-    commit_interval_s: float,
-    seconds: float = 0.0,
-) -> Measurement | None:
-    """The newest measurement, over `seconds` if that is more than the least length.
-
-    None while the samples since `stable_since` (epoch seconds) are too few, and where commits in a partition of a
-    member went back or began within them. A partition without a commit says nothing.
-    """
     length = max(MEASURE_S, COMMITS_MEASURED * commit_interval_s, seconds)
-    chosen = window([sample for sample in samples if sample.at >= stable_since], length)
+    chosen = window([sample for sample in observed.samples if sample.at >= since + SETTLED_S], length)
     if span(chosen) < length:
         return None
     rates = rates_over(chosen)
-    assert rates is not None, "a window has a length"
+    assert rates is not None, "the samples span at least the minimum length"
     busy, total, owners, waiting = list[float](), 0.0, 0, 0
-    for member in members:
-        owned = [
-            (topic, number)
-            for topic, numbers in member.partitions.items()
-            for number in numbers
-            if (topic, number) in chosen[0].committed or (topic, number) in chosen[-1].committed
-        ]
+    for partitions in owned_by(facts.members):
+        owned = [key for key in partitions if key in chosen[0].committed or key in chosen[-1].committed]
         if not owned:
             continue
         if any(key not in rates.commits for key in owned):
@@ -171,7 +143,7 @@ def measure(
         total += rate
         if has_backlog(chosen, owned, rates, commit_interval_s=commit_interval_s):
             busy.append(rate)
-        waiting += _least_lag(chosen, owned) > rate * (commit_interval_s + LOOK_S)
+        waiting += _least_lag(chosen, owned) > rate * (commit_interval_s + POLL_S)
     if not owners:
         return None
     return Measurement(
@@ -186,17 +158,15 @@ def measure(
 def has_backlog(
     samples: Sequence[ProgressSample], partitions: Iterable[Partition], rates: Rates, *, commit_interval_s: float
 ) -> bool:
-    """True if the worker of these partitions was busy in all samples: more waited than the commit interval explains.
-
-    A partition that stands keeps no worker busy.
-    """
+    """True if the worker of these partitions was busy in all samples: more records waited than one commit interval
+    explains. Partitions whose commits do not advance are ignored, because they do not show that the worker is busy."""
     moving = [key for key in partitions if rates.commits.get(key, 0.0) > 0.0]
     rate = sum(rates.commits[key] for key in moving)
-    return bool(moving) and _least_lag(samples, moving) > rate * (commit_interval_s + LOOK_S)
+    return bool(moving) and _least_lag(samples, moving) > rate * (commit_interval_s + POLL_S)
 
 
 def _least_lag(samples: Iterable[ProgressSample], partitions: Sequence[Partition]) -> int:
-    """The smallest sum of lags at any sample; a partition that is unknown there counts nothing."""
+    """The smallest total lag of these partitions in any sample; an unknown offset counts as zero."""
     return min(
         sum(max(0, sample.end_offsets.get(key, 0) - sample.committed.get(key, 0)) for key in partitions)
         for sample in samples
@@ -204,7 +174,6 @@ def _least_lag(samples: Iterable[ProgressSample], partitions: Sequence[Partition
 
 
 def percentile(measured: Sequence[float]) -> float | None:
-    """The high percentile of measurements; None without any."""
     if not measured:
         return None
     ordered = sorted(measured)

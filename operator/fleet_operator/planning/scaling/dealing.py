@@ -1,12 +1,13 @@
-"""The partitions of each worker at another number of workers, as the group's own assignor would deal them.
+"""A dealing: the partitions that each worker would own at a given number of workers, by the group's own assignor.
 
-The busiest of n workers owns ceil(P/n) of P partitions, so every other n than {ceil(P/k)} has the same busiest worker
-as a smaller one. The range assignor deals each topic by itself, from the first member on: its busiest worker owns the
-sum of each topic's own ceiling. Partitions are unequal, though: whether a number carries a load depends on who owns
-what, and a sticky assignor keeps what each one owns.
+A worker count is useful if its busiest worker owns fewer partitions than the busiest worker at every smaller count. The
+busiest of n workers owns ceil(P/n) of P partitions, so the useful counts are the numbers ceil(P/k). The range assignor
+assigns each topic separately and starts with the first member, so its busiest worker owns the sum of ceil(P/n) over
+all topics.
+
+Partitions differ in their load. So whether n workers can carry a load depends on which partitions each would own. With
+a sticky assignor, this depends on the present owners, which it keeps where it can.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,20 +26,21 @@ from fleet_operator.planning.scaling.facts import Partition
 
 RANGE: Final = "range"
 ASSUMED: Final = "cooperative-sticky"
-"""The assignor that is assumed where the group's own is an application's class: that is not loaded here."""
+"""The assignor that is assumed if a team uses its own assignor class, because the operator does not load that class."""
 CACHED: Final = 1024
-"""Shapes of topics that are kept: thousands of groups have few, and each is asked for at every decision."""
+"""Cache entries for useful counts, keyed by the partition counts of the topics. Thousands of groups have few different
+partition counts, and each decision needs the useful counts."""
 PLANS_CACHED: Final = 4096
 REBALANCES: Final = 2
-"""Rebalances after which every partition has its owner."""
+"""Number of rebalances after which every partition has its owner; a cooperative assignor needs two."""
 SLACK: Final = 1e-6
-"""Tolerance of sums of rates, relative to the whole."""
+"""Relative tolerance when sums of rates are compared."""
 HOT_COST: Final = 2.0 / 3.0
-"""Part of a worker that a partition takes which is more than one worker's work: its worker can do little else, and
-takes turns between its partitions."""
+"""Share of a worker's capacity that a hot partition is assumed to use. A hot partition has more work than one worker
+can do, but a worker alternates between its partitions, so it still does a little other work."""
 
 Owned = tuple[tuple[Partition, ...], ...]
-"""The partitions of each worker, by ordinal."""
+"""The partitions that each worker owns, by ordinal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +49,21 @@ class UsefulCounts:
 
     @property
     def most(self) -> int:
-        """The most workers that can own a partition; 0 without partitions."""
         return self.counts[-1] if self.counts else 0
 
     def within(self, ceiling: int) -> int:
-        """The largest useful number up to a ceiling; 0 without one."""
         return max((count for count in self.counts if count <= ceiling), default=0)
 
     def above(self, count: int) -> int:
-        """The next larger useful number; the largest where there is none."""
+        """Return the next larger useful count, or the largest useful count if none is larger."""
         return next((useful for useful in self.counts if useful > count), self.most)
 
     def below(self, count: int) -> int:
-        """The next smaller useful number; 0 where there is none."""
         return max((useful for useful in self.counts if useful < count), default=0)
 
 
 def useful_counts(partition_counts: Mapping[str, int], assignor: str) -> UsefulCounts:
-    """The useful numbers for topics with so many partitions each, as the assignor deals them; none is beyond what a
-    spec can ask for."""
+    """Useful worker counts for topics with these partition counts, up to the highest that a spec may have."""
     sizes = tuple(partition_counts.values())
     return _count(sizes if assignor == RANGE else (sum(sizes),))
 
@@ -82,13 +80,13 @@ def _count(sizes: tuple[int, ...]) -> UsefulCounts:
 
 
 def most_useful(partition_counts: Mapping[str, int], assignor: str) -> int:
-    """The most workers that can own a partition."""
+    """Return the largest number of workers at which each can own a partition."""
     counts = partition_counts.values()
     return max(counts, default=0) if assignor == RANGE else sum(counts)
 
 
 def owned_by(members: Iterable[MemberObservation]) -> Owned:
-    """The partitions of each member, in the order of their ordinals: the last ones leave first."""
+    """The members' partitions, sorted by ordinal, because a shrinking fleet loses its last members first."""
     ordered = sorted(members, key=lambda member: (len(member.key), member.key))
     return tuple(
         tuple((topic, number) for topic, numbers in sorted(member.partitions.items()) for number in sorted(numbers))
@@ -98,10 +96,8 @@ def owned_by(members: Iterable[MemberObservation]) -> Owned:
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """A group's topics with their numbers of partitions, its assignor, and what its workers own now.
-
-    `rates` are those by which an assignor deals that asks for them, records per second in steps.
-    """
+    """A group's topics with their partition counts, its assignor, and the partitions that its workers own now. `rates`:
+    the partitions' records per second, rounded to steps; empty if the assignor does not use rates."""
 
     topics: tuple[tuple[str, int], ...]
     assignor: str
@@ -109,14 +105,14 @@ class Dealing:
     rates: tuple[tuple[Partition, float], ...] = ()
 
     def at(self, count: int) -> Owned:
-        """The partitions of each of `count` workers; a single one owns all, whatever the assignor."""
+        """Partitions that each of `count` workers would own. A single worker owns all with any assignor."""
         if count == 1:
             return (tuple((topic, number) for topic, partitions in self.topics for number in range(partitions)),)
         return _deal(self, count)
 
 
 def dealing_of(counts: Mapping[str, int], assignor: str, owned: Owned, rates: Mapping[Partition, float]) -> Dealing:
-    """The dealing of a group with these rates; an assignor of an application's own is taken for a sticky one."""
+    """Build the dealing of a group. A team's own assignor class is treated as cooperative-sticky."""
     known = assignor if assignor in BUILT_IN else ASSUMED
     weighs = isinstance(BUILT_IN[known](), TakesRates)
     stepped = tuple((key, _in_steps(rate)) for key, rate in sorted(rates.items())) if weighs else ()
@@ -124,26 +120,23 @@ def dealing_of(counts: Mapping[str, int], assignor: str, owned: Owned, rates: Ma
 
 
 def _in_steps(rate: float) -> float:
-    """A rate in steps of a factor of the square root of two: as long as rates stay in theirs, a plan is known."""
+    """Round to a power of the square root of two, so that a cached plan is used until a rate leaves its step."""
     return 2.0 ** (round(2.0 * math.log2(rate)) / 2.0) if rate > 0.0 else 0.0
 
 
 @lru_cache(maxsize=PLANS_CACHED)
 def _deal(dealing: Dealing, count: int) -> Owned:
-    """The plan of the assignor, with one object for each worker, as they have.
-
-    A cooperative one hands on in a second rebalance what was revoked in the first.
-    """
+    """The assignor's plan for `count` workers, with one assignor object for each worker, as in a real group."""
     view, rates = ClusterView(dict(dealing.topics)), dict(dealing.rates)
     workers = {f"{place:04}": _Worker(dealing.assignor, rates) for place in range(count)}
     for worker, partitions in zip(workers.values(), dealing.owned, strict=False):
         by_topic = groupby(partitions, key=itemgetter(0))
-        worker.take(Assignment({topic: [number for _, number in each] for topic, each in by_topic}))
+        worker.apply_assignment(Assignment({topic: [number for _, number in each] for topic, each in by_topic}))
     for _ in range(REBALANCES):
         subscriptions = {name: worker.subscription(tuple(view.partitions)) for name, worker in workers.items()}
         plan = BUILT_IN[dealing.assignor]().assign(view, subscriptions)
         for name, worker in workers.items():
-            worker.take(plan[name])
+            worker.apply_assignment(plan[name])
         if sum(len(worker.partitions) for worker in workers.values()) == sum(view.partitions.values()):
             break
     return tuple(worker.partitions for worker in workers.values())
@@ -160,7 +153,7 @@ class _Worker:
     def partitions(self) -> tuple[Partition, ...]:
         return tuple((topic, number) for topic, numbers in sorted(self._owned.items()) for number in numbers)
 
-    def take(self, assignment: Assignment) -> None:
+    def apply_assignment(self, assignment: Assignment) -> None:
         self._generation += 1
         self._owned = dict(assignment.partitions)
         self._assignor.on_assignment(assignment, self._generation)
@@ -179,32 +172,23 @@ class _Worker:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """The work that a worker may have, in records per second: `mean` on average, `worst` of the busiest one."""
-
-    mean: float
-    worst: float
-
-
 def least_count(
-    dealing: Dealing, counts: Iterable[int], load: Mapping[Partition, float], allowance: Allowance
+    dealing: Dealing, counts: Iterable[int], load: Mapping[Partition, float], *, mean: float, worst: float
 ) -> int | None:
-    """The first of these numbers at which each worker can do its part, None where no number carries the load.
-
-    A partition that is more than one worker can do takes that much, and no more: further workers do not help it.
-    """
-    total = sum(min(each, allowance.worst) for each in load.values())
+    """The first of the worker `counts` at which no worker is overloaded; None if every count is too small. Workers may
+    get `mean` records per second on average, and the busiest worker `worst`. If a partition has more than `worst`, only
+    `worst` counts, because more workers do not help this partition."""
+    total = sum(min(each, worst) for each in load.values())
     for count in counts:
-        if total > count * allowance.mean * (1.0 + SLACK):
+        if total > count * mean * (1.0 + SLACK):
             continue
-        if all(_carries(numbers, load, allowance.worst) for numbers in dealing.at(count)):
+        if all(_carries(numbers, load, worst) for numbers in dealing.at(count)):
             return count
     return None
 
 
 def _carries(partitions: Iterable[Partition], load: Mapping[Partition, float], most: float) -> bool:
-    """True if one worker can do what these partitions take; two that are too much for one have no room in one."""
+    """True if one worker can handle these partitions at `most` records per second; one partition may have more."""
     total, hot = 0.0, 0
     for key in partitions:
         part = load.get(key, 0.0)

@@ -1,9 +1,8 @@
 """The decision about the number of workers of one part of a fleet, main or retry.
 
-That of main workers which no load sizes is made here, and what stops a fleet whatever its spec and its load say.
+This module decides for main workers that are not scaled by load. It also stops fleets that must have no workers at any
+load.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,16 +14,16 @@ from fleet_operator.planning.state.sizing import Growth, SizingState
 NO_LIMIT: Final = "None"
 SUSPENDED: Final = "Suspended"
 PAUSED: Final = "Paused"
-"""`spec.scaling.paused`: the number of workers stays."""
+"""`spec.scaling.paused` is true, so the number of workers does not change."""
 OFFSET_RESET: Final = "OffsetReset"
 PARTITIONS: Final = "Partitions"
-"""More workers could own no partition."""
+"""Additional workers would own no partition."""
 MIN_REPLICAS: Final = "MinReplicas"
 MAX_REPLICAS: Final = "MaxReplicas"
 UNKNOWN: Final = "Unknown"
-"""Lag or rates are unknown, so the count stays."""
+"""Lag or rates are unknown, so the number of workers does not change."""
 STARTING: Final = "Starting"
-"""Workers of the last step have not joined yet."""
+"""Not all workers of the last decision have joined the group yet."""
 REBALANCING: Final = "Rebalancing"
 ROLLOUT: Final = "Rollout"
 BREAKER_OPEN: Final = "BreakerOpen"
@@ -32,39 +31,35 @@ GROUP_SHARED: Final = "GroupShared"
 LEARNING: Final = "Learning"
 """The capacity of a worker is not known yet."""
 SETTLING: Final = "Settling"
-"""The last step has not shown its effect yet, or the rate is still rising."""
+"""It is too early to see the effect of the last step, or the rate is still rising."""
 COOLDOWN: Final = "Cooldown"
-"""Fewer workers have not been enough for the whole stabilization window yet."""
+"""Fewer workers are enough now, but were not for the whole stabilization window."""
 REBALANCE_BUDGET: Final = "RebalanceBudget"
 DOWNSTREAM: Final = "DownstreamBound"
 """More workers did not handle more records."""
 HOT_PARTITION: Final = "HotPartition"
 STUCK_PARTITION: Final = "StuckPartition"
 OFFSETS_MISSING: Final = "OffsetsMissing"
-"""A partition has no commit: where an empty group would go on there is not sure."""
+"""A partition has no commit, so the starting position of an empty group in this partition is unknown."""
 LAGGING: Final = "Lagging"
-"""Workers are behind, and none of the other bounds says why the fleet cannot grow."""
+"""Workers are behind, and no other bound explains why the fleet cannot grow."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
-NOTHING_DECIDED: Final = SizingState()
-
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING, PAUSED})
-"""Limits under which the count stays, whatever the load."""
+"""Limits under which the number of workers does not change, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
-"""Limits under which a change is wanted, or may be, and has to wait for time."""
+"""Limits under which a change, or the decision whether a change is needed, has to wait."""
 BOUNDS: Final = frozenset(
     {PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION, LAGGING}
 )
-"""Limits that keep a fleet smaller than its load asks for."""
+"""Limits that keep a fleet smaller than its load requires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleInputs:
-    """Inputs of a decision, as far as they are known; rates in records per second.
-
-    `arrival` is that of all samples. `raw` is the number of workers that the load takes, `useful` the one that shares
-    the partitions so that the busiest worker can do its part.
-    """
+    """Inputs of a decision, each None while unknown. `arrival`: records per second in all partitions; `capacity`:
+    records per second that one worker can handle. `raw`: the number of workers needed for the arrival, not rounded.
+    `useful`: the least number of workers within the bounds at which the busiest worker keeps up."""
 
     arrival: float | None = None
     capacity: float | None = None
@@ -74,14 +69,14 @@ class ScaleInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleDecision:
-    """The wanted number of workers.
+    """A decision about the number of workers.
 
-    - `current`: the number before.
-    - `limit`: the word of `status.limit`, the rule that bound the decision; `reason` a sentence.
-    - `proposed`: the number that a dry run, or a paused fleet, would have; None where decisions are carried out.
-    - `inputs`: None for a count that does not follow the load.
-    - `memory`: the past that later decisions need, None where nothing is to be kept.
-    - `requeue_after`: seconds until the next decision, None for one at the next change.
+    - `current`: the number before the decision.
+    - `limit`: the rule that limited the decision, as in `status.limit`. `reason`: a sentence that explains the number.
+    - `proposed`: the number that a dry run or a pause prevents.
+    - `inputs`: None if the number does not follow the load.
+    - `memory`: state for later decisions; None if nothing is to be kept.
+    - `requeue_after`: seconds until the next decision; None to wait for a change.
     """
 
     replicas: int
@@ -95,12 +90,12 @@ class ScaleDecision:
 
     @property
     def load_unknown(self) -> bool:
-        """True for a decision about a load of which nothing, or not all, is known; of a paused fleet: nothing."""
+        """True if the load is unknown or partly unknown; for a paused fleet only if the whole load is unknown."""
         return self.limit == UNKNOWN or self.inputs == ScaleInputs()
 
     @property
     def verb(self) -> str:
-        """The decision in one word; that of a dry run is what it would do."""
+        """The decision in one word; for a dry run or a paused fleet, the proposed decision."""
         wanted = self.replicas if self.proposed is None else self.proposed
         before = wanted if self.current is None else self.current
         if wanted > before:
@@ -111,26 +106,22 @@ class ScaleDecision:
 
 
 def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) -> int:
-    """`spec.replicas`; while it is absent the last one that was given, or else the number that runs, and 1 for a new
-    fleet: leaving the field out of a manifest scales nothing.
-
-    `found` is the StatefulSet's number, None without one.
-    """
+    """Return `spec.replicas`. If it is absent, return its last value, or the StatefulSet's number of replicas `found`
+    (None without a StatefulSet), or 1 for a new fleet. So removing the field from a manifest does not scale a fleet."""
     if group.spec.replicas is not None:
         return group.spec.replicas
     return memory.replicas if memory.replicas is not None else found or 1
 
 
 def kept_count(asked: int, memory: SizingState, *, paused: bool = False) -> int | None:
-    """The number that its load gave a fleet which no load sizes any more, while `spec.replicas` is not edited.
-
-    A fleet that sleeps keeps its number only while scaling is paused: otherwise nothing would wake it.
-    """
+    """Return the last number of workers computed by load-based scaling, or None if `spec.replicas` was edited since. A
+    fleet keeps it while its scaling is paused, and after scaling was turned off. Zero is kept only while scaling is
+    paused, because otherwise nothing would start workers again."""
     return memory.count if (memory.count or paused) and memory.replicas in (None, asked) else None
 
 
 def as_asked(asked: int, memory: SizingState, *, paused: bool = False) -> SizingState:
-    """The memory of a fleet that no load sizes: without the past of a load if `spec.replicas` was edited since."""
+    """The memory of a fleet that is not scaled by load. Without a `kept_count`, it has only the last scale-up."""
     kept = memory if kept_count(asked, memory, paused=paused) is not None else SizingState(growth=memory.growth)
     return replace(kept, replicas=asked)
 
@@ -139,16 +130,14 @@ def decide_fixed(
     group: ConsumerGroup,
     partition_counts: Mapping[str, int] | None,
     *,
-    found: int | None = None,
-    memory: SizingState = NOTHING_DECIDED,
-    now: float = 0.0,
+    found: int | None,
+    memory: SizingState,
+    now: float,
 ) -> ScaleDecision:
-    """The number of a fleet that no load sizes; `partition_counts` is None while unknown.
-
-    `found` is the StatefulSet's number, None without one. Growth is remembered, so that its workers join together.
-    """
+    """Decide for a fleet that is not scaled by load. `found`: the StatefulSet's number of replicas. Growth is recorded
+    in the memory, so that the added workers join the group together."""
     kept = as_asked(asked_count(group, memory, found), memory)
-    assert kept.replicas is not None, "noted above"
+    assert kept.replicas is not None, "recorded above"
     replicas = kept.count or kept.replicas
     limited = partition_counts is not None and replicas > sum(partition_counts.values())
     growth = kept.growth if kept.growth is not None and kept.growth.after == replicas else None
@@ -161,11 +150,9 @@ def decide_fixed(
 def decide_stopped(
     group: ConsumerGroup, *, stopped: bool, resetting: bool, memory: SizingState | None = None
 ) -> ScaleDecision | None:
-    """No workers while suspended, `stopped`, or `resetting` its offsets; None for a fleet that runs.
-
-    A fleet is stopped while another Kafka cluster answers, and while an older ConsumerGroup owns the Kafka group: two
-    fleets in one group would process each other's records. `memory` is what a scaled fleet comes back to.
-    """
+    """Decide for a fleet that must have no workers; None for a fleet that may run. A fleet is `stopped` while another
+    Kafka cluster answers, or while an older ConsumerGroup owns the Kafka group, because two fleets in one group would
+    process each other's records. The `memory` is kept, so that a fleet scaled by load continues with it later."""
     if group.spec.suspend:
         return ScaleDecision(replicas=0, limit=SUSPENDED, memory=memory)
     if resetting:

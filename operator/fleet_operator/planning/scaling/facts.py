@@ -1,9 +1,10 @@
-"""Input of the scaling decision: the load as observed, the fleet as found, and what stands in the way of a step.
+"""Input of the scaling decision: the observed load, the fleet as found, and obstacles to a step.
 
-Rates of arrival and of commits are those over a fixed window of samples.
+A rate over a few seconds shows a change at once, but a rate from few records is inaccurate. So an arrival rate covers
+the shortest window of samples with enough records. The fewer records the partitions have, the closer their rates are
+drawn to the mean. For example, of three partitions with 0, 1 and 2 records in a window, none is known to be busier than
+another.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +19,17 @@ from fleet_operator.planning.state.sizing import SizingState
 
 Partition = tuple[str, int]
 
+WINDOWS_S: Final = (5.0, 10.0, 20.0, 60.0, 90.0, 300.0, 900.0)
+ENOUGH: Final = 20
+"""Number of records that make a rate accurate to about a quarter."""
+PRIOR: Final = 3.0
+"""Records at the mean rate added to each partition, as in a Bayesian estimate of a Poisson rate."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Records per second of each partition over `seconds`.
-
-    `arrival` and `commits` lack partitions that were unknown at one end of the window, or whose offsets went back
-    within it: a topic that was recreated, a reset.
-    """
+    """Records per second of each partition over `seconds`. `arrival` and `commits` lack partitions that were unknown at
+    one end of the window, or whose offsets went back in it (a recreated topic, a reset)."""
 
     seconds: float
     arrival: Mapping[Partition, float]
@@ -33,12 +37,12 @@ class Rates:
 
     @property
     def arrived(self) -> float:
-        """The number of records that have arrived in all partitions."""
+        """Number of records that arrived in all partitions during the window."""
         return sum(self.arrival.values()) * self.seconds
 
 
 def window(samples: Sequence[ProgressSample], seconds: float) -> Sequence[ProgressSample]:
-    """The newest samples that span at least so many seconds; all of them where they span less."""
+    """Return the newest samples that span at least `seconds`, or all samples if they span less."""
     if not samples:
         return samples
     begin = samples[-1].at - seconds
@@ -47,12 +51,11 @@ def window(samples: Sequence[ProgressSample], seconds: float) -> Sequence[Progre
 
 
 def span(samples: Sequence[ProgressSample]) -> float:
-    """Seconds from the first sample to the last."""
     return samples[-1].at - samples[0].at if samples else 0.0
 
 
 def rates_over(samples: Sequence[ProgressSample]) -> Rates | None:
-    """The rates from the first sample to the last; None without two of different times."""
+    """Return the rates from the first sample to the last; None without two samples of different times."""
     seconds = span(samples)
     if seconds <= 0.0:
         return None
@@ -69,6 +72,28 @@ def _rates(first: Mapping[Partition, int], last: Mapping[Partition, int], second
     return {key: (last[key] - first[key]) / seconds for key in both if last[key] >= first[key]}
 
 
+def rates_from(samples: Sequence[ProgressSample], least_s: float) -> Mapping[Partition, float] | None:
+    """Return the records per second of each partition, drawn to the mean. They are measured over the shortest window of
+    at least `least_s` with enough records, or over all samples if no window has enough. None without two samples."""
+    reach, found = span(samples), None
+    for seconds in WINDOWS_S:
+        if seconds < least_s:
+            continue
+        found = rates_over(window(samples, seconds))
+        if found is None or found.arrived >= ENOUGH or seconds >= reach:
+            break
+    if found is None:
+        return None
+    mean = found.arrived / max(len(found.arrival), 1)
+    own = mean / (mean + PRIOR)
+    rest = (1.0 - own) * mean / found.seconds
+    return {key: own * rate + rest for key, rate in found.arrival.items()}
+
+
+AGE_MAX_S: Final = 30.0
+"""Age in seconds from which an observation no longer counts. Samples of a rate are at most this far apart."""
+RATES_AWAITED_S: Final = 15.0
+"""Seconds for which a fleet at zero waits for rates. The second observation normally follows within two seconds."""
 STABLE: Final = "Stable"
 RESTING: Final = frozenset({"Empty", "Dead"})
 """States of a Kafka group without members."""
@@ -76,22 +101,21 @@ RESTING: Final = frozenset({"Empty", "Dead"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingFacts:
-    """Everything that the decision depends on.
+    """Inputs of the decision.
 
-    - `bounds`: those of the spec and of the schedules that are under way.
-    - `current`: the number that was decided last, or is found; `spec.replicas`, to begin with.
-    - `ready`: pods of the fleet that are ready; `found`: its StatefulSet's number, None without one.
+    - `current`: the number of workers decided last. Without a decision, the StatefulSet's number of replicas; without a
+      StatefulSet, `spec.replicas`.
+    - `ready`: the number of ready pods. `found`: the StatefulSet's number of replicas, None without a StatefulSet.
     - `from_start`: a partition without a commit is read from its first record.
-    - `partition_counts`, `observed`, `lag`: None while unknown; `observed` rests on an answer, never on belief. Where a
-      topic or a partition is unknown, `lag` is not complete, and both have the others.
+    - `partition_counts`, `observed`, `lag`: None while unknown. `observed` is always the newest observation. If a topic
+      or partition is unknown, `partition_counts` and `lag` have only the known ones, and `lag.complete` is False.
+    - `age_s`: seconds since the newest observation.
     - `members`: the group's members that are workers of this fleet.
-    - `hold`: the reason why nothing may be decided now, with a limit's word.
-    - `rolling`: workers of a revision are on their way: only a lag that grows changes the number.
-    - `revision`: the workers' revision, None while one replaces another.
-    - `reports`: what the workers say of themselves, as far as they can be reached.
-    - `timeout_s`: the time that a record may take.
-    - `reported_stuck`: partitions at which a worker reports a record that it cannot complete.
-    - `memory`: what is remembered of earlier decisions.
+    - `hold`: the obstacle that keeps the number of workers from changing now; its reason is a limit of `decision`.
+    - `rolling`: a rollout is in progress: only a growing lag changes the number.
+    - `revision`: the workers' revision; None while one revision replaces another.
+    - `timeout_s`: the seconds that a handler may take for a record.
+    - `reported_stuck`: partitions with a record that a worker reports as stuck.
     """
 
     spec: Scaling
@@ -104,6 +128,7 @@ class ScalingFacts:
     assignor: str = ""
     partition_counts: Mapping[str, int] | None = None
     observed: GroupObservation | None = None
+    age_s: float = 0.0
     lag: GroupLag | None = None
     members: tuple[MemberObservation, ...] = ()
     hold: Problem | None = None
@@ -116,16 +141,26 @@ class ScalingFacts:
 
     @property
     def awaits_rates(self) -> bool:
-        """True if offsets are known for the first time, as after a start: rates take a second observation."""
+        """True if rates need another observation, because offsets are known for the first time or are too old."""
         known = self.lag is not None and self.lag.total is not None and self.partition_counts is not None
-        return known and self.observed is not None and span(self.observed.samples) <= 0.0
+        if not known or self.observed is None or self.wakes_without_rates:
+            return False
+        return span(self.observed.samples) <= 0.0 or self.age_s > AGE_MAX_S
+
+    @property
+    def wakes_without_rates(self) -> bool:
+        """True if records wait for a fleet at zero, and the group is polled too rarely for rates, for example because a
+        broker that does not answer delays every poll in a cluster with thousands of groups."""
+        lag, observed = self.lag, self.observed
+        if self.current or lag is None or not lag.total or observed is None or len(observed.samples) != 1:
+            return False
+        # A single sample after so long in one state means that the observer dropped samples that were too far apart.
+        return bool(observed.transitions) and observed.observed_at - observed.transitions[-1].at >= RATES_AWAITED_S
 
     @property
     def stable_since(self) -> float | None:
-        """Time since which the group has been Stable as far as it was observed; None where it is not.
-
-        A change that is later than what was observed was noted before the clock was set back.
-        """
+        """The time since which the group has been observed as Stable; None if it is not Stable. A transition later than
+        the newest observation is not used, because it was recorded before the clock was set back."""
         observed = self.observed
         if observed is None or observed.state != STABLE or not observed.transitions or not observed.samples:
             return None

@@ -1,14 +1,15 @@
-"""The load of a group as one reading: what is known of it, worker by worker, and the numbers of workers that follow.
+"""The load of a group, worker by worker, and the numbers of workers that can carry it.
 
-A fleet carries its load when each worker carries its own: the sum of what arrives in the partitions that it owns, and
-of the backlog there that is to be worked off. Whether another number of workers does is judged by dealing the
-partitions as the group's assignor would. A partition that does not move counts nothing for growth, and one that is more
-than one worker can do is named: further workers do not help it. Both count a whole worker against shrinking.
+A fleet carries its load if each worker can handle the records that arrive in its partitions, and work off the backlog
+there in time. For other numbers of workers, the partitions of each worker are those that the group's assignor would
+assign. More workers help neither a partition without progress (stuck) nor a partition with more arrival than one worker
+can handle (hot). So a stuck partition does not count for growth, and decisions name hot partitions. Before a fleet
+shrinks, each stuck or hot partition counts as the work of a whole worker.
+
+Decision: docs/decisions/0058-load-by-worker.md.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +19,6 @@ from fleet_operator.planning.problem import name_some
 from fleet_operator.planning.scaling.capacity import Measurement, has_backlog, measure_fleet
 from fleet_operator.planning.scaling.dealing import (
     HOT_COST,
-    Allowance,
     Dealing,
     UsefulCounts,
     dealing_of,
@@ -26,49 +26,53 @@ from fleet_operator.planning.scaling.dealing import (
     owned_by,
     useful_counts,
 )
-from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
-from fleet_operator.planning.scaling.rates import rates_from
-from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_from, rates_over, span, window
+from fleet_operator.planning.scaling.history import ScalingHistory
 
 UTILIZATION: Final = 0.8
-"""Share of a fleet's capacity that arrival may take; the rest is for bursts."""
+"""Share of a fleet's capacity that arrival may use; the remaining share is for bursts."""
 WORST_UTILIZATION: Final = 0.95
-"""Share of its capacity that arrival may take of the busiest worker."""
+"""Share of the busiest worker's capacity that arrival may use."""
 SPARE_PART: Final = 1.5
-"""A partition's backlog is worked off by at most this part (1 to 1.5) of what its own arrival leaves of a worker."""
+"""Safety factor. To work off a partition's backlog, plans use the capacity of one worker minus the partition's arrival,
+divided by this factor."""
 BEHIND_S: Final = 4.0
 BEHIND_RECORDS: Final = 2.0
-"""Work that waits for a worker, in seconds and in records, from which it is behind: less is chance."""
+"""A worker is behind only if at least `BEHIND_RECORDS` records wait, and at least the work of `BEHIND_S` seconds."""
 CATCH_UP_RECORDS: Final = 5.0
-"""Records that a worker has time for while it catches up, however slow they are."""
+"""The time to catch up is never less than a worker needs for this number of records, whatever `catchUpSeconds` is."""
 FAST_S: Final = 5.0
 STEADY_S: Final = 10.0
 MINUTE_S: Final = 60.0
 LONG_S: Final = 90.0
-"""Least windows of the rates that show that a worker is behind, that growth follows, and that a fleet has to carry."""
+"""Minimum windows of arrival rates, in seconds. Rates over `FAST_S` show whether a worker is behind; rates over
+`LONG_S` give the backlog. The largest rate over `STEADY_S`, `MINUTE_S` or `LONG_S` is the arrival that a fleet must
+carry."""
 STUCK_S: Final = 60.0
-"""Least time without a commit after which a partition with a lag is stuck (Burrow's rule STALL), and its worker is not
-busy with others."""
+"""Minimum seconds without a commit after which a partition with a lag is stuck (Burrow's rule STALL). The partition is
+not stuck if its worker is busy with other partitions."""
 IN_FLIGHT: Final = 2.0
-"""Multiple of the records that are on their way in the mean, beyond which a lag is a backlog: commits come in steps."""
+"""Only lag beyond this multiple of the mean number of records in flight is a backlog, because commits come in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load as far as it is known: that of all partitions if it is `complete`, the least that it can be otherwise.
-    What waits behind a transaction that hangs is unknown.
+    """The load as far as it is known: of all partitions if `complete`, otherwise a lower bound. The number of records
+    that a hanging transaction withholds is unknown.
 
-    - `lags`: of known partitions; `slow`: rates over a minute and a half.
-    - `rates`: records per second of each partition by the larger of a short and a long window.
-    - `backlog`: what waits beyond the records on their way; `lately` by the observation before.
-    - `counts`: the useful numbers of workers, `most` the bound of the spec among them; `dealing` who owns what.
-    - `capacity`: records per second of one worker, None while it is unknown; `proven` is the largest rate that workers
-      have handled on average: they can do no less, and a fleet may shrink by it.
-    - `measured`: the newest measurement of the fleet's commits, None without one.
-    - `stuck`: partitions without progress.
-    - `held_back`: an open transaction keeps records from the group.
-    - `safe_to_sleep`: an empty group continues where it was in every partition: by its commit, or from the start of a
-      log that has no record.
+    - `lags`: the lag of each known partition. `slow`: arrival and commit rates over 90 s.
+    - `rates`: records per second that arrive in each partition, measured over the window with the largest total.
+      `fast`: the same, measured over the shortest window with enough records.
+    - `backlog`: waiting records beyond those in flight. `lately`: the backlog at the previous observation.
+    - `counts`: the useful numbers of workers. `most`: the largest of them that the bounds allow.
+    - `capacity`: records per second of one worker, None while unknown.
+    - `proven`: the largest measured mean rate of the workers. The capacity is at least this rate, so a fleet may shrink
+      on this basis while the capacity is unknown.
+    - `measured`: the newest measurement of the fleet's commits; None without one.
+    - `catch_up_s`: seconds within which a backlog should be worked off.
+    - `held_back`: an open transaction withholds records from the group.
+    - `unsettled`: partitions in which only a worker can determine where the group continues: those without a commit,
+      unless they are read from their first record, and those whose log ends before an old commit.
     """
 
     lags: Mapping[Partition, int]
@@ -85,7 +89,7 @@ class Load:
     measured: Measurement | None
     catch_up_s: float
     stuck: frozenset[Partition]
-    safe_to_sleep: bool
+    unsettled: frozenset[Partition]
     complete: bool = True
     held_back: bool = False
 
@@ -94,13 +98,13 @@ class Load:
         return sum(self.lags.values())
 
     @property
-    def arrival(self) -> float:
-        """Records per second in all partitions."""
-        return sum(self.slow.arrival.values())
+    def arrival(self) -> float | None:
+        """Records per second that arrive in all partitions together, over 90 s; None without rates."""
+        return sum(self.slow.arrival.values()) if self.slow.seconds else None
 
     @property
     def idle(self) -> bool:
-        """True if nothing waits and nothing has arrived for a while."""
+        """True if no record waits and none has arrived in the last 90 s."""
         waits = self.total_lag > 0 or self.held_back
         return self.complete and not waits and not any(self.slow.arrival.values())
 
@@ -110,23 +114,20 @@ class Load:
 
     @property
     def lag_grows(self) -> bool:
-        """True if more has arrived for a while than was handled."""
+        """True if more records arrived than were committed in the last 90 s, not counting stuck partitions."""
         arrival, commits = self.slow.arrival, self.slow.commits
         return sum(arrival.get(key, 0.0) - commits.get(key, 0.0) for key in self.lags.keys() - self.stuck) > 0.0
 
     @property
     def workers(self) -> float | None:
-        """The number of workers that the arrival takes, with what is for bursts; None while it is unknown."""
-        if self.capacity is None:
+        """The number of workers needed for the arrival, with a reserve for bursts; None while unknown."""
+        if self.capacity is None or self.arrival is None:
             return None
         moving = sum(min(rate, self.capacity) for key, rate in self.rates.items() if key not in self.stuck)
         return moving / (self.capacity * UTILIZATION)
 
     def enough(self) -> int | None:
-        """The least useful number that carries what arrives, with what is for bursts; None while it is unknown.
-
-        The number that carries no more than the most can do is the most.
-        """
+        """The least useful number of workers that carries the arrival with a reserve; if none does, the largest one."""
         if self.idle:
             return 0
         capacity = self.capacity or self.proven
@@ -136,10 +137,9 @@ class Load:
         return min(self.counts.most, max(1, found) + len(self.stuck))
 
     def wanted(self) -> int | None:
-        """The least useful number that also works off the backlog in time; None while a worker's capacity is unknown.
-
-        It has nothing for bursts while it catches up, and no partition is worked off by more than one worker.
-        """
+        """Return the smallest useful number of workers that also works off the backlog in time; None while a worker's
+        capacity is unknown. While it works off a backlog, the fleet needs no reserve for bursts. Of a partition's
+        backlog, only as much counts as one worker can work off."""
         capacity = self.capacity
         if capacity is None:
             return None
@@ -150,7 +150,7 @@ class Load:
         return max(self.enough() or 0, self._least(load, capacity, mean=1.0, worst=1.0))
 
     def behind(self) -> tuple[int, ...]:
-        """The workers, by ordinal, that had more work than they can catch up with at the last two observations."""
+        """Ordinals of the workers that had too much work to catch up at both of the last two observations."""
         if self.capacity is None or self.lately is None:
             return ()
         return tuple(
@@ -160,9 +160,9 @@ class Load:
         )
 
     def _is_behind(self, owned: Sequence[Partition], backlog: Mapping[Partition, float]) -> bool:
-        """True if a worker has more work than it can catch up with. A hot partition takes its part, and how much waits
-        there is nothing that this worker could do less of elsewhere."""
-        assert self.capacity is not None, "asked with a capacity"
+        """True if a worker has more work than it can catch up with. A hot partition counts as a fixed share of the
+        worker (`HOT_COST`), because moving other partitions away does not reduce its backlog."""
+        assert self.capacity is not None, "callers check that the capacity is known"
         others = [key for key in owned if key not in self.hot and key not in self.stuck]
         hot = sum(key in self.hot for key in owned)
         waits = sum(backlog.get(key, 0.0) for key in (others if hot < 2 else owned))
@@ -172,13 +172,13 @@ class Load:
         return arrives + waits / self.catch_up_s > self.capacity
 
     def is_alone(self, worker: int) -> bool:
-        """True if a worker owns no more than one partition that has anything to do."""
+        """True if a worker owns at most one partition with work."""
         owned = self.dealing.owned[worker]
         return sum(self.backlog.get(key, 0.0) > 0.0 or self.rates.get(key, 0.0) > 0.0 for key in owned) <= 1
 
     @property
     def hot(self) -> frozenset[Partition]:
-        """Partitions at which more arrives than one worker can handle that owns nothing else."""
+        """Partitions with more arrival than one worker could handle if it owned no other partition."""
         if self.capacity is None:
             return frozenset()
         most = WORST_UTILIZATION * self.capacity
@@ -186,7 +186,7 @@ class Load:
 
     @property
     def drains(self) -> bool:
-        """True while more than half a second of the fleet's work waits: it keeps its size until that is done."""
+        """True while the backlog exceeds what the fleet handles in half a second; the fleet then does not shrink."""
         waits = sum(self.backlog.values())
         if self.capacity is None:
             return waits > 0.0
@@ -194,51 +194,55 @@ class Load:
 
     def _least(self, load: Mapping[Partition, float], capacity: float, *, mean: float, worst: float) -> int:
         moving = {key: rate for key, rate in load.items() if key not in self.stuck}
-        allowance = Allowance(mean=mean * capacity, worst=worst * capacity)
-        found = least_count(self.dealing, self.counts.counts, moving, allowance)
+        found = least_count(self.dealing, self.counts.counts, moving, mean=mean * capacity, worst=worst * capacity)
         return self.counts.most if found is None else found
 
 
-def read_load(facts: ScalingFacts, trail: Trail, now: float) -> tuple[Load | None, Trail]:
-    """The load, and the trail with what was learnt from it; None while it is unknown."""
+def read_load(facts: ScalingFacts, history: ScalingHistory, now: float) -> tuple[Load | None, ScalingHistory]:
+    """Return the load (None while unknown) and the history with the new reports and measurements."""
     observed, counts, lag = facts.observed, facts.partition_counts, facts.lag
-    if observed is None or counts is None or lag is None or lag.total is None:
-        return None, trail.forgotten()
+    if observed is None or counts is None or lag is None or lag.total is None or facts.awaits_rates:
+        return None, history.after_gap()
     slow, fast = rates_over(window(observed.samples, LONG_S)), rates_from(observed.samples, FAST_S)
     steady, minute, long = (rates_from(observed.samples, least_s) for least_s in (STEADY_S, MINUTE_S, LONG_S))
+    if facts.wakes_without_rates:
+        slow = Rates(seconds=0.0, arrival={}, commits={})
+        fast = steady = minute = long = dict.fromkeys(lag.partitions, 0.0)
     if slow is None or fast is None or steady is None or minute is None or long is None:
-        return None, trail.forgotten()
-    trail = trail.of_revision(facts.revision).with_reports(facts.reports, now)
+        return None, history.after_gap()
+    history = history.of_revision(facts.revision).with_reports(facts.reports, now)
     measured = measure_fleet(facts)
-    trail = trail.with_measurement(measured)
-    capacity = _capacity(facts, trail, now)
+    history = history.with_measurement(measured)
+    capacity = _capacity(facts, history, now)
     lags = {key: value for key, value in lag.partitions.items() if value is not None}
     stuck = find_stuck(facts, observed) & lags.keys()
     rates = max((steady, minute, long), key=lambda each: sum(each.values()))
     useful = useful_counts(counts, facts.assignor)
     ceiling = facts.bounds.most
     catch_up_s = float(facts.spec.catch_up_seconds)
-    waits = _Waits(facts, long, capacity, stuck)
+    # The mean time from a record's arrival until its commit is observed.
+    transit_s = (facts.commit_interval_s + span(observed.samples[-2:])) / 2.0 + (1.0 / capacity if capacity else 0.0)
+    before = _lags_of(observed.samples[-2]) if len(observed.samples) > 2 else None
     load = Load(
         lags=lags,
         slow=slow,
         rates=rates,
         fast=fast,
-        backlog=waits.of(lags),
-        lately=waits.of(_lags_of(observed.samples[-2])) if len(observed.samples) > 2 else None,
+        backlog=_backlog(facts, lags, long, stuck, transit_s),
+        lately=_backlog(facts, before, long, stuck, transit_s) if before is not None else None,
         counts=useful,
         most=useful.most if ceiling is None else useful.within(ceiling),
         dealing=dealing_of(counts, facts.assignor, owned_by(facts.members), rates),
         capacity=capacity,
-        proven=trail.proven,
+        proven=history.proven,
         measured=measured,
         catch_up_s=catch_up_s if capacity is None else max(catch_up_s, CATCH_UP_RECORDS / capacity),
         stuck=stuck,
         complete=lag.complete and not observed.hanging,
         held_back=bool(observed.open_transactions),
-        safe_to_sleep=facts.from_start or lags.keys() <= observed.committed.keys(),
+        unsettled=find_unsettled(facts, observed, lag.partitions),
     )
-    return load, trail
+    return load, history
 
 
 def _lags_of(sample: ProgressSample) -> dict[Partition, int]:
@@ -246,40 +250,28 @@ def _lags_of(sample: ProgressSample) -> dict[Partition, int]:
     return {key: max(0, sample.end_offsets[key] - sample.committed[key]) for key in both}
 
 
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """The part of a lag that is backlog: beyond the records on their way, or those that may wait by `maxLagSeconds`."""
-
-    facts: ScalingFacts
-    rates: Mapping[Partition, float]
-    capacity: float | None
-    stuck: AbstractSet[Partition]
-
-    def of(self, lags: Mapping[Partition, int]) -> dict[Partition, float]:
-        way_s = self._way_s()
-        acceptable_s = float(self.facts.spec.max_lag_seconds or 0)
-        return {
-            key: max(0.0, lag - max(IN_FLIGHT * rate * way_s + 1.0, rate * acceptable_s))
-            for key, lag in lags.items()
-            if key not in self.stuck
-            for rate in (self.rates.get(key, 0.0),)
-        }
-
-    def _way_s(self) -> float:
-        """The mean time from a record's arrival until its commit is seen."""
-        observed = self.facts.observed
-        assert observed is not None, "an observed load"
-        at = [sample.at for sample in observed.samples[-2:]]
-        handling = 1.0 / self.capacity if self.capacity else 0.0
-        return (self.facts.commit_interval_s + (at[-1] - at[0])) / 2.0 + handling
+def _backlog(
+    facts: ScalingFacts,
+    lags: Mapping[Partition, int],
+    rates: Mapping[Partition, float],
+    stuck: AbstractSet[Partition],
+    transit_s: float,
+) -> dict[Partition, float]:
+    """Lag beyond the records in flight (for `transit_s` on average) or, if more, those that `maxLagSeconds` permits."""
+    acceptable_s = float(facts.spec.max_lag_seconds or 0)
+    return {
+        key: max(0.0, lag - max(IN_FLIGHT * rate * transit_s + 1.0, rate * acceptable_s))
+        for key, lag in lags.items()
+        if key not in stuck
+        for rate in (rates.get(key, 0.0),)
+    }
 
 
 def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Partition]:
-    """Partitions that had a lag and no commit for a minute, while everything else of their worker was kept up with.
-
-    A worker that cannot keep up lets some of its partitions wait for longer than others: those are load. A record that
-    its worker reports as in hand may take its time, and where no worker is heard, each may.
-    """
+    """Find partitions that a worker reports as stuck, and those with a lag and no commit for a minute although their
+    worker kept up with its other partitions. A worker that cannot keep up has no stuck partitions, because it lets some
+    wait longer. Nor is a partition stuck while its worker reports that it is handling one of its records (`in_hand`).
+    Without any worker's report, a partition is stuck only after the time that a handler may take (`timeout_s`)."""
     heard = [report.work for report in facts.reports if report.work is not None]
     seconds = STUCK_S if heard else max(STUCK_S, facts.timeout_s)
     samples = observed.samples
@@ -291,36 +283,46 @@ def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Par
     in_hand = {(each.topic, each.partition) for work in heard for each in work.in_hand}
     found = set(facts.reported_stuck)
     for owned in owned_by(facts.members) if moves else ():
-        stands = {
+        halted = {
             key
             for key in owned
             if rates.commits.get(key) == 0.0
             and key not in in_hand
             and all(sample.end_offsets.get(key, 0) > sample.committed.get(key, 0) for sample in recent)
         }
-        others = [key for key in owned if key not in stands]
-        if stands and not has_backlog(recent, others, rates, commit_interval_s=facts.commit_interval_s):
-            found |= stands
+        others = [key for key in owned if key not in halted]
+        if halted and not has_backlog(recent, others, rates, commit_interval_s=facts.commit_interval_s):
+            found |= halted
     return frozenset(found)
 
 
-def _capacity(facts: ScalingFacts, trail: Trail, now: float) -> float | None:
-    """The remembered capacity of a worker, None while there is none of its revision.
+def find_unsettled(
+    facts: ScalingFacts, observed: GroupObservation, partitions: Iterable[Partition]
+) -> frozenset[Partition]:
+    """Find partitions in which the group's position is uncertain. Until a worker has read them, their lag is unknown or
+    0, whatever arrives there, so the group must not stay empty. A partition without a known end offset is left out. It
+    has no leader, so a worker could not read it either, or it has not been polled yet."""
+    ended = observed.end_offsets.keys() & frozenset(partitions)
+    without = frozenset() if facts.from_start else frozenset(ended - observed.committed.keys())
+    return without | (ended & observed.beyond_end)
 
-    What is learnt from an observation is remembered by its decision and counts from the next one on: so a process that
-    has just begun decides by the same. While one revision replaces another, nothing is remembered, and what is learnt
-    counts.
-    """
+
+def _capacity(facts: ScalingFacts, history: ScalingHistory, now: float) -> float | None:
+    """Return a worker's capacity from the stored state; None if the state has none for the workers' revision. A newly
+    measured capacity is stored with a decision and used only from the next decision on, so that a new operator process
+    decides the same. While one revision replaces another, no new capacity is stored, and the stored value is used or,
+    without one, the measured value."""
     kept = facts.memory.capacity
     if facts.revision is None:
-        return trail.capacity(now) if kept is None else kept.rate
+        return history.capacity(now) if kept is None else kept.rate
     return kept.rate if kept is not None and kept.revision == facts.revision else None
 
 
 def describe(load: Load) -> str:
     capacity = "unknown" if load.capacity is None else f"{two_digits(load.capacity)} records/s"
+    arrival = "unknown" if load.arrival is None else f"{two_digits(load.arrival)} records/s"
     parts = [
-        f"arrival {two_digits(load.arrival)} records/s",
+        f"arrival {arrival}",
         f"lag {load.total_lag}",
         f"capacity of a worker {capacity}",
     ]
@@ -335,12 +337,11 @@ def describe(load: Load) -> str:
 
 
 def name_partitions(partitions: Sequence[Partition]) -> str:
-    """A few partitions by name, and how many more there are."""
     return name_some([f"{topic}-{number}" for topic, number in partitions])
 
 
 def two_digits(value: float) -> str:
-    """A number with two significant digits, without an exponent."""
+    """Format a number with two significant digits, without an exponent."""
     if value == 0.0:
         return "0"
     return f"{float(f'{value:.2g}'):.10f}".rstrip("0").rstrip(".")

@@ -1,15 +1,17 @@
-"""Bounds of the number of workers at a time: those of `spec.scaling`, and of its schedules that are under way.
+"""Bounds of the number of workers at a given time: those of `spec.scaling`, and of the schedules that are in force.
 
-Pure, but for the data of time zones, which is read once for each zone.
+Pure, except for the time zone data, which is read once for each zone.
 
-Occurrences begin as with Debian's cron. One of a fixed time in the hour that a clock skips begins at the end of that
-hour, and one in the hour that a clock repeats begins in the first of both. One whose minutes or hours begin with an
-asterisk follows the time that passes.
+Schedules handle daylight saving time like Debian's cron. A fixed time in the hour that the clock skips in spring starts
+at the end of that hour. A fixed time in the hour that repeats in autumn starts only once, in the first of the two
+hours. If the minutes or hours of an expression begin with an asterisk, its starts follow the elapsed time.
+
+Only cronsim's forward search is used, because its backward search loses the first of two repeated hours. So the last
+start before a time is found by bisection with forward searches. Evaluating twenty schedules for weekdays takes 12 ms.
+
+Decision: docs/decisions/0055-schedules.md.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -22,17 +24,14 @@ from fleet_operator.planning.scaling.decision import MAX_REPLICAS, MIN_REPLICAS
 
 CRON_FIELDS: Final = 5
 PRECISION_S: Final = 30.0
-"""Width within which a start is found: all of them are whole minutes."""
+"""Width in seconds at which the bisection stops. It may exceed a second because all starts are at whole minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of the number of workers.
-
-    - `most`: None for as many as are useful; never less than `least`.
-    - `until`: the time (epoch seconds) until which the schedules say the same; None for bounds that never change.
-    - `least_by`, `most_by`: the schedule that sets a bound; empty for `spec.scaling` itself.
-    """
+    """Bounds of the number of workers. `most` is never less than `least`; None for as many workers as are useful.
+    `until`: epoch seconds until which these bounds apply at least; None if they never change. `least_by`, `most_by`:
+    the name of the schedule that sets the bound; empty if `spec.scaling` itself sets it."""
 
     least: int
     most: int | None = None
@@ -41,24 +40,21 @@ class Bounds:
     most_by: str = ""
 
     def explain(self, limit: str, reason: str) -> str:
-        """The reason of a decision, with the schedule that its limit is from."""
+        """Return the reason of a decision; if a schedule set its limit, the reason names the schedule."""
         name = {MIN_REPLICAS: self.least_by, MAX_REPLICAS: self.most_by}.get(limit)
-        return f"{reason}; the bound is that of the schedule {name}" if name else reason
-
-
-class ScheduleRefused(Exception):
-    """A schedule's cron text or time zone cannot be read; the text names what was seen."""
+        return f"{reason}; the schedule {name} sets this bound" if name else reason
 
 
 def bounds_at(scaling: Scaling, now: float) -> Bounds:
-    """The bounds at a time in epoch seconds. A schedule that cannot be read bounds nothing: `find_refused` names it.
-
-    The largest minimum and the smallest maximum of the schedules under way hold, and a minimum beats a maximum.
-    """
+    """The largest minimum applies, and the smallest maximum of the schedules in force or, without one, the spec's. If
+    the minimum is larger, it is the maximum too. `find_refused` reports unreadable schedules; they are ignored here."""
     least, least_by = scaling.min_replicas, ""
     most, most_by = scaling.max_replicas, ""
     changes, replaced = [], False
-    for name, schedule, zone in _readable(scaling):
+    for place, schedule in enumerate(scaling.schedules):
+        name, zone = schedule.name or _path(place), _read(schedule)
+        if isinstance(zone, str):
+            continue
         is_under_way, until = _phase(schedule, zone, now)
         if until is not None:
             changes.append(until)
@@ -79,49 +75,33 @@ def bounds_at(scaling: Scaling, now: float) -> Bounds:
 
 
 def find_refused(scaling: Scaling) -> str | None:
-    """The first schedule that cannot be read, with the reason; None where all can."""
-    for place, schedule in enumerate(scaling.schedules):
-        try:
-            _read(schedule)
-        except ScheduleRefused as refused:
-            return f"{_path(place)}: {refused}"
-    return None
+    """Return the path of the first unreadable schedule with the reason; None if all schedules are readable."""
+    read = ((place, _read(schedule)) for place, schedule in enumerate(scaling.schedules))
+    return next((f"{_path(place)}: {found}" for place, found in read if isinstance(found, str)), None)
 
 
 def _path(place: int) -> str:
     return f"spec.scaling.schedules[{place}]"
 
 
-def _readable(scaling: Scaling) -> Iterator[tuple[str, ScalingSchedule, ZoneInfo]]:
-    for place, schedule in enumerate(scaling.schedules):
-        try:
-            zone = _read(schedule)
-        except ScheduleRefused:
-            continue
-        yield schedule.name or _path(place), schedule, zone
-
-
-def _read(schedule: ScalingSchedule) -> ZoneInfo:
-    """The time zone of a schedule whose cron text can be read, too. Raises ScheduleRefused."""
+def _read(schedule: ScalingSchedule) -> ZoneInfo | str:
+    """Return the time zone of a readable schedule, or a text with the error in its cron expression or time zone."""
     try:
         zone = ZoneInfo(schedule.time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # a folder of the data, or a path out of it
-        message = f"timeZone {schedule.time_zone!r} is no time zone: use a name such as Europe/Berlin, or UTC"
-        raise ScheduleRefused(message) from None
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory, or a path outside of the data
+        return f"timeZone {schedule.time_zone!r} is not a time zone: use a name such as Europe/Berlin, or UTC"
     if len(schedule.cron.split()) != CRON_FIELDS:
-        message = f"cron {schedule.cron!r} needs five fields: minute, hour, day of month, month and day of week"
-        raise ScheduleRefused(message)
+        return f"cron {schedule.cron!r} needs five fields: minute, hour, day of month, month and day of week"
     try:
         CronSim(schedule.cron, datetime.fromtimestamp(0.0, zone))
     except CronSimError as error:
         seen = str(error).lower()
-        message = f"cron {schedule.cron!r} has a {seen}: use values of its range, and ranges that go upwards"
-        raise ScheduleRefused(message) from None
+        return f"cron {schedule.cron!r} has a {seen}: use values within its range, and ascending ranges"
     return zone
 
 
 def _phase(schedule: ScalingSchedule, zone: ZoneInfo, now: float) -> tuple[bool, float | None]:
-    """True if an occurrence is under way, and the time until which that stays so, at least."""
+    """Return whether the schedule is in force at `now`, and until when that stays so; None if it never changes."""
     duration_s = float(schedule.duration_seconds)
     first = _start_after(schedule, zone, now - duration_s)
     if first is None or first > now:
@@ -136,19 +116,16 @@ def _phase(schedule: ScalingSchedule, zone: ZoneInfo, now: float) -> tuple[bool,
 
 
 def _start_after(schedule: ScalingSchedule, zone: ZoneInfo, at: float) -> float | None:
-    """The first start after a time; None where none comes within 50 years."""
+    """Return the first start after the time `at`; None if there is none within 50 years."""
     for start in CronSim(schedule.cron, datetime.fromtimestamp(at, zone)):
         begins = start.timestamp()
-        if begins > at:  # in the hour that is repeated, the search goes back to the first of both
+        if begins > at:  # a search from inside the second of two repeated hours goes back to the first
             return begins
     return None
 
 
 def _last_start(schedule: ScalingSchedule, zone: ZoneInfo, known: float, now: float) -> float:
-    """The last start up to a time; `known` is one of them.
-
-    Bisected from searches forward: backward, the library misses a start in the hour that is repeated.
-    """
+    """Return the last start up to `now`, found by bisection; `known` is any start up to `now`."""
     early, late = known, now
     while late - early > PRECISION_S:
         middle = (early + late) / 2

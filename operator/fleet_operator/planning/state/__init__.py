@@ -1,1 +1,4 @@
-"""The operator's memory of one object: decisions that no observation shows again, one part for each concern."""
+"""States: the operator's memory of one object. They hold past decisions, which cannot be observed.
+
+Decision: docs/decisions/0052-operator-states.md.
+"""

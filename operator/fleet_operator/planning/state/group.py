@@ -1,6 +1,4 @@
-"""The state of a ConsumerGroup: one part for each concern of its reconcile. `sizing` has the part of that name."""
-
-from __future__ import annotations
+"""The sections of a ConsumerGroup's state, and the state of a RetryPolicy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,13 +10,11 @@ from pydantic import Field, StringConstraints
 from fleet_operator.planning.state.sizing import Count, SizingState, Time
 
 ImageSource = Literal["Spec", "Operator"]
-Image = Annotated[str, StringConstraints(max_length=1024, pattern=r"^[A-Za-z0-9\[][A-Za-z0-9._:/@+\[\]-]*$")]
-"""A reference to an image, by the characters that it may have."""
+Image = Annotated[str, StringConstraints(max_length=1024)]
+"""Image named by a spec or by the operator's settings; it need not be a valid reference."""
 
 
 class Phase(StrEnum):
-    """Phase of an upgrade."""
-
     ROLLING = "Rolling"
     COMPLETE = "Complete"
     FAILED = "Failed"
@@ -26,7 +22,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The last upgrade of a group: the image and the digest of the connection that it brought, None for neither."""
+    """The last upgrade of a group: its image and the digest of its connection, each None if it did not change."""
 
     phase: Phase
     image: str | None = None
@@ -35,12 +31,9 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeState:
-    """The upgrade part: what the workers took over from outside of the spec, and how far that is.
-
-    - `image`: the workers' image, and by whom it was chosen; None before the first plan.
-    - `connection`: digest of the connection that the wanted revision was planned with.
-    - `last`: the last upgrade; None before the first.
-    """
+    """The upgrade section. `image`: the workers' image; None before the first plan. `source`: who chose the image.
+    `connection`: digest of the connection with which the wanted revision was planned. `last`: None before the first
+    upgrade."""
 
     image: Image | None = None
     source: ImageSource | None = None
@@ -55,12 +48,13 @@ class RevisionState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionMark:
-    """The findings about one revision.
+class RevisionVerdict:
+    """The verdict on one revision.
 
-    `since` (epoch seconds) is when it became Good, or when its last failed check ended. `reason` and `message` are
-    those of the refusal, or of the last failed check. `request` is the digest of what asked for the revision when it
-    was refused: another one asks for a new try. `check` is the uid of the check pod whose answer is on record.
+    - `since`: epoch seconds; when the revision became Good, or when its last failed check ended.
+    - `reason`, `message`: of the refusal, or of the last failed check.
+    - `request`: the group's `request_digest` at the refusal. A different digest means a new try.
+    - `check`: uid of the check pod whose result is recorded. `checked`: the revision has passed its check.
     """
 
     state: RevisionState = RevisionState.CANDIDATE
@@ -74,24 +68,20 @@ class RevisionMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetState:
-    """The fleet part: what was found out about its revisions.
-
-    - `wanted`: hash of the revision that was wanted last.
-    - `marks`: what was found out about each known revision, by its hash.
-    """
+    """The fleet section. `wanted`: hash of the last wanted revision. `verdicts`: keyed by the hash of the revision."""
 
     wanted: str | None = None
-    marks: Mapping[str, RevisionMark] = field(default_factory=dict)
+    verdicts: Mapping[str, RevisionVerdict] = field(default_factory=dict)
 
     @property
     def was_good(self) -> bool:
-        """True if the group's workers ran once: a revision becomes good only when all of them were available."""
-        return any(mark.state is RevisionState.GOOD for mark in self.marks.values())
+        """True if a revision became Good, which means that all its workers were available at some time."""
+        return any(verdict.state is RevisionState.GOOD for verdict in self.verdicts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """A sum of end offsets of the failed topic with this id: later records are failures that were not put back."""
+    """The records of the failed topic with this id that were put back: those below end offsets whose sum is `to`."""
 
     topic_id: str
     to: Annotated[int, Field(ge=0)]
@@ -99,11 +89,12 @@ class Redriven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrySizing:
-    """The number of retry workers, and the one that was too small lately.
+    """Numbers of retry workers. Times are epoch seconds.
 
-    - `count`: the number of retry workers that was decided last, and `changed_at` when it changed.
-    - `shrunk_at`: when workers were last removed while records were due; `short` workers were too few at `short_at`.
-    - `most`: the last `spec.retry.worker.maxReplicas`, which holds while retries end, too.
+    - `count`: the last decided number; `changed_at`: when it changed.
+    - `shrunk_at`: when workers were last removed while records were due.
+    - `short`: a number that was found too small at the time `short_at`.
+    - `most`: the last `spec.retry.worker.maxReplicas`, which stays in force while retries end.
     """
 
     count: Count | None = None
@@ -116,15 +107,14 @@ class RetrySizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesState:
-    """The retries part: past and future of the published policies, and of the number of retry workers. The policies
-    themselves stand in the ConfigMap that the workers mount. Times are epoch seconds.
+    """The retries section; the policies themselves are in the ConfigMap that the workers mount. Times are epoch
+    seconds.
 
-    - `published_at`: last change of the policies that workers read; None for a group that never had retries.
-    - `superseded`: when another revision replaced a published one for new failures, by hash.
-    - `leaving`: delays whose topics are deleted when nothing waits in them; `drained`: draining delays in which nothing
-      waits, longest first.
-    - `ending_since`: when the spec stopped wanting retries.
-    - `redriven`: what finished Redrives have found.
+    - `published_at`: when the policies that workers read last changed; None for a group that never had retries.
+    - `superseded`: when a published revision was replaced for new failures, keyed by its hash.
+    - `leaving`: delays whose topics are deleted once no record waits in them.
+    - `drained`: draining delays in whose topics no record waits, the longest drained first.
+    - `ending_since`: when the spec no longer requested retries.
     """
 
     published_at: Time | None = None
@@ -138,14 +128,15 @@ class RetriesState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsState:
-    """The offsets part: until when the commits of the empty group are kept, and from when on it is known what was done
-    to them. Times are epoch seconds.
+    """The offsets section: the expiry of an empty Kafka group's commits, and the start of the operator's memory of the
+    group. Times are in epoch seconds.
 
-    - `kept_at`: the last visit of the empty group, by which its commits are safe until `safe_until`; None for a group
-      that has members, or none to keep.
-    - `assignor`: the assignor that the group was last seen with: a visitor has to name it.
-    - `began`: when this memory began; None while another object owns the Kafka group. `inherited`: the group had
-      commits then, of which nothing is remembered; None until it was observed after that.
+    - `kept_at`: when the operator last joined the empty group, which keeps its commits until `safe_until`; None for a
+      group with members, or without commits.
+    - `assignor`: last observed assignor of the group, which the operator must name when it joins.
+    - `began`: when this memory began; None while another object owns the Kafka group.
+    - `inherited`: True if the group already had commits, of unknown origin, when this memory began. None until the
+      group has been observed since then.
     """
 
     kept_at: Time | None = None
@@ -156,16 +147,21 @@ class OffsetsState:
 
     @property
     def is_unjudged(self) -> bool:
-        """True if runs wait for an observation of the group that is as old as this memory."""
+        """True while runs wait for the first observation of the group since this memory began."""
         return self.began is not None and self.inherited is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """The operator's memory of a ConsumerGroup."""
-
     upgrade: UpgradeState = field(default_factory=UpgradeState)
     fleet: FleetState = field(default_factory=FleetState)
     sizing: SizingState = field(default_factory=SizingState)
     retries: RetriesState = field(default_factory=RetriesState)
     offsets: OffsetsState = field(default_factory=OffsetsState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """The state of a RetryPolicy. `revision`: hash of its last usable content, whose ConfigMap is kept."""
+
+    revision: str | None = None

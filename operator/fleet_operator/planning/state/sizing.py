@@ -1,6 +1,4 @@
-"""The sizing part of a group's state: the number of workers decided last, and the past that later decisions need."""
-
-from __future__ import annotations
+"""The sizing section of a group's state: the last decided number of workers, and the history that decisions need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +8,21 @@ from pydantic import Field
 
 HOUR_S: Final = 3600.0
 STEPS_MAX: Final = 100
-"""Steps that are remembered. Each takes its workers' start and a settling time, so an hour has fewer."""
+"""Maximum number of stored steps. An hour has fewer, as each includes worker starts and a settling time."""
+RATE_LEAST: Final = 1e-6
+RATE_MOST: Final = 1e9
+"""Bounds of a stored capacity, in records per second. It comes from the reports of workers, which may run any image."""
 CAPACITY_DRIFT: Final = 0.1
-"""Part of the kept capacity by which the present one may differ from it: each change is a write."""
+"""Share by which a measured capacity must differ to replace the stored one, because each change is a write."""
 
+TRIES_MAX: Final = 1000
+"""Tries beyond this number are not counted, because the pause before the next try reaches its maximum after a few."""
 LEVEL_YOUNG_S: Final = 60.0
-"""Age from which a level is remembered beyond the process."""
-LOOK_NOTED_S: Final = 60.0
-"""Interval in which it is noted that the levels still hold."""
+"""Minimum age in seconds of a level that is stored."""
+RECORD_S: Final = 60.0
+"""Minimum seconds between two writes of `known_at`."""
 UNWATCHED_S: Final = 180.0
-"""Time without a look after which nothing is known of what was between: an interval of notes, and a restart."""
+"""Maximum age in seconds of `known_at` for which stored levels are used: RECORD_S plus the duration of a restart."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 Time = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -28,8 +31,7 @@ Rate = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The last growth: its counts, the rate of commits before it (records per second), and its time. A rate of 0 judges
-    nothing."""
+    """The last scale-up. `commits`: records per second committed before it; if 0, its effect cannot be judged."""
 
     before: Count
     after: Count
@@ -39,18 +41,18 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A count beyond which more workers did not help, until a time: `reached` is the rate of commits with more of them
-    (records per second), and `tries` how often growth has not helped in a row."""
+    """A number of workers beyond which more did not help. `reached`: the commit rate with more workers, in records per
+    second. `tries`: the number of consecutive scale-ups that did not help."""
 
     count: Count
     until: Time
     reached: Rate
-    tries: Annotated[int, Field(ge=1, le=1000)]
+    tries: Annotated[int, Field(ge=1, le=TRIES_MAX)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of a living group, and the part of the group that it stopped."""
+    """A scaling step of a running group. `cost`: the share of the group whose work the step interrupted."""
 
     at: Time
     cost: Annotated[float, Field(ge=0.0, le=1.0)]
@@ -58,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A number of workers that has been enough since a time."""
+    """A number of workers, and the time since which it has been enough."""
 
     count: Count
     since: Time
@@ -66,27 +68,25 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Records per second of one worker of a revision, and when it was learnt."""
+    """Records per second that one worker of a revision handles, and the time of the measurement."""
 
-    rate: Annotated[float, Field(ge=1e-6, le=1e9)]
+    rate: Annotated[float, Field(ge=RATE_LEAST, le=RATE_MOST)]
     revision: str
     at: Time = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizingState:
-    """The past of one fleet's size; times in epoch seconds.
+    """History of one fleet's size. Times are in epoch seconds.
 
-    - `count`: the number of workers that a load gave last. It outlives a suspended fleet, whose StatefulSet has none.
-    - `replicas`: the last `spec.replicas`, or what stood for it: it stays in force while the field is absent, and
-      `count` outlives `spec.scaling`, too, until somebody edits it.
-    - `capacity`: of one worker, as decisions use it.
-    - `steps`: of a living group within an hour before the last one.
-    - `growth`: the last growth, until its effect is judged or the next step is made; `bound` is what growth without
-      effect has left.
-    - `levels`: of a fleet that is larger than it has to be: the numbers that have been enough, ascending; each larger
-      one for longer. `looked_at`: when that was last known.
-    - `probed`: a step was made to learn a worker's capacity.
+    - `count`: last number of workers computed by load-based scaling. It is kept during a suspension, when the
+      StatefulSet has no workers, and after `spec.scaling` is removed, until somebody edits `spec.replicas`.
+    - `replicas`: the last `spec.replicas`, or the number used instead of it, in force while the field is absent.
+    - `steps`: the steps of a running group in the hour before the last step.
+    - `growth`: the last scale-up, until its effect is judged or another step is made.
+    - `levels`: for a fleet that is larger than necessary, the numbers of workers that have been enough, ascending. Each
+      larger number has been enough for longer. `known_at`: when the levels were last known.
+    - `probed`: the last step was made to measure a worker's capacity.
     """
 
     count: Count | None = None
@@ -96,54 +96,42 @@ class SizingState:
     growth: Growth | None = None
     bound: Bound | None = None
     levels: tuple[Level, ...] = ()
-    looked_at: Time | None = None
+    known_at: Time | None = None
     probed: bool = False
 
-    def after_step(
-        self,
-        count: int,
-        now: float,
-        *,
-        cost: float,
-        growth: Growth | None = None,
-        bound: Bound | None = None,
-        probed: bool = False,
-    ) -> SizingState:
-        """The memory with one more step, which counts if it stopped anything."""
+    def after_step(self, count: int, now: float, *, cost: float) -> "SizingState":
+        """The state after a step that is not a scale-up. A step that interrupts nothing is not stored."""
         step = (Step(at=round(now, 1), cost=round(cost, 3)),) if cost > 0.0 else ()
         recent = (*self.steps_within_hour(now), *step)[-STEPS_MAX:]
-        return replace(self, count=count, steps=recent, growth=growth, bound=bound or self.bound, probed=probed)
+        return replace(self, count=count, steps=recent, growth=None, probed=False)
 
-    def with_capacity(self, rate: float | None, revision: str | None, now: float) -> SizingState:
-        """The memory with the capacity that was learnt last; `revision` is None while one replaces another."""
+    def with_capacity(self, rate: float | None, revision: str | None, now: float) -> "SizingState":
+        """The state with the last measured capacity. During a rollout, `revision` is None and no capacity is stored."""
         kept = self.capacity
         if rate is None or revision is None:
             return self
+        rate = min(max(rate, RATE_LEAST), RATE_MOST)
         if kept and kept.revision == revision and abs(rate - kept.rate) <= CAPACITY_DRIFT * kept.rate:
             return self
         return replace(self, capacity=Capacity(rate=round(rate, 6), revision=revision, at=round(now, 1)), probed=False)
 
-    def with_levels(self, levels: Sequence[Level], now: float) -> SizingState:
-        """The memory with the levels that a later process goes on with, in few writes.
-
-        A level that is no longer one leaves at once, for a fleet must not shrink by it. One that is young is left out,
-        since it may be gone with the next look.
-        """
+    def with_levels(self, levels: Sequence[Level], now: float) -> "SizingState":
+        """The state with the levels for the next process. An obsolete level is removed at once, so that no fleet
+        shrinks because of it. To save writes, a young level is left out, because it may soon be obsolete."""
         kept = tuple(each for each in levels if each in self.levels or now - each.since >= LEVEL_YOUNG_S)
         if not kept:
-            return replace(self, levels=(), looked_at=None)
-        fresh = self.looked_at is not None and 0.0 <= now - self.looked_at < LOOK_NOTED_S
-        return replace(self, levels=kept, looked_at=self.looked_at if fresh else round(now, 1))
+            return replace(self, levels=(), known_at=None)
+        fresh = self.known_at is not None and 0.0 <= now - self.known_at < RECORD_S
+        return replace(self, levels=kept, known_at=self.known_at if fresh else round(now, 1))
 
     def levels_at(self, now: float) -> tuple[Level, ...]:
-        """The levels of a former process; none if nobody has looked for too long."""
-        known = self.looked_at is not None and 0.0 <= now - self.looked_at <= UNWATCHED_S
+        """The levels that an earlier process stored; none if they were last known too long ago."""
+        known = self.known_at is not None and 0.0 <= now - self.known_at <= UNWATCHED_S
         return self.levels if known else ()
 
     def steps_within_hour(self, now: float) -> tuple[Step, ...]:
         return tuple(step for step in self.steps if 0.0 <= now - step.at < HOUR_S)
 
     def bound_at(self, now: float) -> int | None:
-        """The count beyond which no growth is tried now. A bound that would last for longer than an hour was made by a
-        clock that was ahead."""
+        """The bound in force. One that lasts over an hour is ignored: a leader with a fast clock must have set it."""
         return self.bound.count if self.bound is not None and 0.0 < self.bound.until - now <= HOUR_S else None

@@ -1,1 +1,1 @@
-"""Projections of facts into the status of each kind."""
+"""Projections of facts into the statuses of custom resources."""

@@ -1,9 +1,8 @@
-"""Conditions of a ConsumerGroup: one function for each type, all types present from the first reconcile.
+"""Conditions of a ConsumerGroup, one function for each type. All types are present from the first reconcile on.
 
-A condition is about the present; it is Unknown, with a reason, where facts are missing. Nothing here counts time.
+A condition describes the present. While facts are missing, it is Unknown, with a reason. No function here measures
+time.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,8 +18,8 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.members import STABLE, Roster, sort_members
 from fleet_operator.planning.status.problems import (
     deployment_problem,
-    failures,
-    find_problems,
+    find_failure,
+    find_problem,
     topics_problem,
     worker_problem,
 )
@@ -31,12 +30,12 @@ from fleet_operator.planning.status.scaling import scaling_active, scaling_limit
 def project_conditions(
     facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], stuck: Sequence[Any] | None
 ) -> list[Condition]:
-    """All conditions in their fixed order. `stuck` is None when no worker answered."""
+    """All conditions, in their fixed order. `stuck`: the status's stuck partitions; None if no worker ever answered."""
     observed = facts.observed_group
     roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
-    problems, kept = list(find_problems(facts)), _retries_kept(facts)
+    problem, kept = find_problem(facts), _retries_kept(facts)
     found = (
-        _ready(facts, previous, roster, problems),
+        _ready(facts, previous, roster, problem),
         progressing(facts),
         serving(facts),
         stalled(facts),
@@ -45,8 +44,8 @@ def project_conditions(
         scaling_active(facts),
         _scaling_limited(facts),
         _paused(facts),
-        stands := _stuck(facts, stuck),
-        _degraded(facts, problems, stands, kept),
+        stuck_condition := _stuck(facts, stuck),
+        _degraded(facts, problem, stuck_condition, kept),
         _topics_ready(facts),
         _group_shared(facts, roster),
         _upgrade_available(facts),
@@ -58,33 +57,31 @@ def project_conditions(
 
 
 def _ready(
-    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], roster: Roster | None, problems: Sequence[Problem]
+    facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], roster: Roster | None, problem: Problem | None
 ) -> Condition:
-    """True while the newest revision runs, its wanted workers are ready and met no error of the deployment, and they
-    have been Stable together.
-
-    Once True it stays so through rebalances: only missing workers and a newer revision end it. `Serving` tells whether
-    the last good revision handles records meanwhile.
-    """
+    """True if the newest revision runs, all wanted workers are ready, none of them reports a configuration error, and
+    the Kafka group has been Stable with all of them. Once True, the condition stays True through rebalances. Only
+    missing workers, a newer revision, a refusal or a configuration error make it False. `Serving` then shows whether
+    the last good revision handles records."""
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
     if facts.hold is not None:
         return Condition(c.READY, "False", c.RESETTING_OFFSETS, facts.hold.text)
-    if wanted == 0 and not problems:
-        why = "spec.replicas is 0" if facts.group.spec.scaling is None else "nothing waits and nothing arrives"
+    if wanted == 0 and problem is None:
+        why = "spec.replicas is 0" if facts.group.spec.scaling is None else "no record waits and none arrives"
         return Condition(c.READY, "True", c.FLEET_READY, f"{why}: no workers are wanted")
     ready = facts.fleet.ready_replicas if facts.fleet else 0
     enough = facts.fleet is not None and facts.fleet.replicas >= wanted > 0 and ready >= wanted
-    was_ready = _status_of(previous, c.READY) == "True"
+    was_ready = (c.find_condition(previous, c.READY) or {}).get("status") == "True"
     stable = facts.observed_group is not None and facts.observed_group.state == STABLE
     together = stable and roster is not None and len(roster.ours) >= wanted
     phase = facts.rollout.phase
     good = refused(facts) is None and deployment_problem(facts) is None
     if phase is RolloutPhase.SETTLED and enough and (was_ready or together) and good:
         return Condition(c.READY, "True", c.FLEET_READY, f"{wanted} of {wanted} workers are ready")
-    if problems:
-        return Condition(c.READY, "False", problems[0].reason, problems[0].message)
+    if problem is not None:
+        return Condition(c.READY, "False", problem.reason, problem.message)
     waits = find_wait(facts) if phase is not RolloutPhase.SETTLED else None
     if waits is not None:
         return Condition(c.READY, "False", c.WAITING, f"{waits.reason}: {waits.message}")
@@ -116,7 +113,7 @@ def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
-    """Unknown, for a condition that needs an observation: with the reason why there is none."""
+    """The condition `kind` as Unknown, with the reason why nothing could be observed."""
     observation = facts.observation
     if isinstance(facts.cluster, Problem):
         message = "the KafkaCluster cannot be used, so nothing can be observed: see ClusterReachable"
@@ -124,7 +121,7 @@ def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
     if observation is None:
         return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the Kafka cluster has not been observed yet")
     if not observation.reachable:
-        message = "the Kafka cluster does not answer, the status shows the last known values: see ClusterReachable"
+        message = "the Kafka cluster does not answer; the status shows the last known values: see ClusterReachable"
         return Condition(kind, "Unknown", observation.reason or c.BROKER_UNREACHABLE, message)
     group = observation.groups.get(facts.group.group_id)
     if group is not None and group.error:
@@ -151,28 +148,28 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]], reset: str) -> Condition:
-    """The reason why the lag of partitions is unknown; the one that people have to see to, if there are several."""
+    """The condition LagKnown for an unknown lag. Of several reasons, it has the one that a person has to resolve."""
     beyond = [key for key in unknown if key in observed.beyond_end]
     silent = [key for key in unknown if key not in observed.end_offsets]
+    reason, keys = c.NOT_COMMITTED_YET, list(unknown)
     if beyond:
         reason, keys = c.COMMIT_BEYOND_END, beyond
         text = (
-            "the commits in {} are beyond the ends of the logs: the topic was recreated, or lost its last records; "
-            "workers go on at the right place by themselves, without workers make an OffsetReset"
+            "the committed offsets in {} are beyond the log end offsets, because the topic was recreated or lost its "
+            "last records; running workers move to the right offset automatically: if none run, create an OffsetReset"
         )
     elif silent:
         reason, keys = c.PARTITIONS_UNKNOWN, silent
         text = "the brokers returned no offsets for {}: check the leaders of these partitions"
     elif reset == "None":
-        reason, keys = c.NOT_COMMITTED_YET, list(unknown)
         text = (
-            "the group has no commit in {}, and autoOffsetReset is None: workers stop there until an offset is set "
-            "(an OffsetReset); only in partitions that are added while they run do they begin by themselves"
+            "the group has no commit in {}, and autoOffsetReset is None, so workers do not read these partitions until "
+            "an OffsetReset sets an offset; they start automatically only in partitions that are added while they run"
         )
     else:
-        reason, keys = c.NOT_COMMITTED_YET, list(unknown)
         text = (
-            "the group has no commit in {}, so where it begins there is not known: a worker commits it when it begins"
+            "the group has no commit in {}, so its start offset there is unknown: a worker commits this offset when it "
+            "starts"
         )
     named = name_some([f"{topic}-{number}" for topic, number in keys])
     return Condition(c.LAG_KNOWN, "False", reason, text.format(named))
@@ -187,7 +184,9 @@ def _scaling_limited(facts: ConsumerGroupFacts) -> Condition:
         if problem is not None:
             return Condition(c.SCALING_LIMITED, "Unknown", problem.reason, problem.message)
         return _not_observed(facts, c.SCALING_LIMITED)
-    useful = most_useful(counts, _assignor(facts))
+    observed = facts.observed_group
+    assignor = (observed.assignor if observed is not None else "") or facts.group.spec.consumer.classic.assignors[0]
+    useful = most_useful(counts, assignor)
     idle = facts.scale.replicas - useful
     if idle > 0:
         message = (
@@ -208,17 +207,16 @@ def _paused(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
-    """False only by the workers' reports: one that fails or does not answer may be stuck at a record."""
+    """True if records are stuck. Unknown while a worker fails or no worker answers: a stuck record may be the cause."""
     if stuck:
         named = [f"{entry['topic']}-{entry['partition']}:{entry['offset']}" for entry in stuck]
         first = stuck[0]  # the oldest
         oldest = f"the oldest in pod {first['pod']} since {first['since']}"
         message = f"records that workers cannot complete: {name_some(named)}; {oldest}"
-        # An entry from a worker of an older version has no reason.
+        # Entries from workers of an older version have no reason.
         why = [word for word in (first.get("reason"), first.get("message")) if word]
         return Condition(c.STUCK, "True", c.PARTITION_STUCK, ": ".join([message, *why]))
-    failure = next(failures(facts.all_pods), None)
-    problem = worker_problem(facts) if failure is None else Problem(c.WORKERS_FAILING, failure)
+    problem = find_failure(facts.all_pods) or worker_problem(facts)
     if problem is not None and problem.reason != c.COMMITS_REFUSED:
         message = f"it is unknown whether a record causes this: {problem.message}"
         return Condition(c.STUCK, "Unknown", problem.reason, message)
@@ -230,29 +228,29 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
     return Condition(c.STUCK, "False", c.ALL_PARTITIONS_MOVE, "no worker reports a stuck partition")
 
 
-def _degraded(facts: ConsumerGroupFacts, problems: Sequence[Problem], stands: Condition, kept: Condition) -> Condition:
-    """True when a person should look, even if the fleet works; the message names the revision that keeps running."""
+def _degraded(
+    facts: ConsumerGroupFacts, problem: Problem | None, stuck_condition: Condition, kept: Condition
+) -> Condition:
+    """True if a person should act, even if the fleet works. The message names the revision that keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     runs = facts.fleet is not None and facts.rollout.target is not None and facts.scale.replicas > 0
     stays = f"; revision {facts.rollout.target} keeps running" if runs else ""
     if phase is RolloutPhase.REFUSED and cause is not None:
         message = f"the newest revision is refused: {cause.reason}: {cause.message}{stays}"
         return Condition(c.DEGRADED, "True", c.REVISION_REFUSED, message)
-    if problems and problems[0] != cause:
-        return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
-    if phase is RolloutPhase.CHECK_FAILED and cause is not None:
+    if phase is RolloutPhase.CHECK_FAILED and cause is not None and problem in (None, cause):
         message = f"the newest revision waits: {cause.reason}: {cause.message}{stays}; it is checked again every minute"
         return Condition(c.DEGRADED, "True", c.REVISION_HELD, message)
-    if problems:
-        return Condition(c.DEGRADED, "True", problems[0].reason, problems[0].message)
+    if problem is not None:
+        return Condition(c.DEGRADED, "True", problem.reason, problem.message)
     if facts.open_breakers:
         message = (
             f"too many records fail in {name_some(facts.open_breakers)}: these workers try one record at a time until "
             "it succeeds; check the systems that the handler depends on"
         )
         return Condition(c.DEGRADED, "True", c.BREAKER_OPEN, message)
-    if stands.status == "True":
-        return Condition(c.DEGRADED, "True", stands.reason, stands.message)
+    if stuck_condition.status == "True":
+        return Condition(c.DEGRADED, "True", stuck_condition.reason, stuck_condition.message)
     expiry = facts.expiry.problem
     if expiry is not None:
         return Condition(c.DEGRADED, "True", expiry.reason, expiry.message)
@@ -271,17 +269,17 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
         return _not_observed(facts, c.TOPICS_READY)
     known, sources = facts.observation.topics, facts.view.source_topics
     needed = (*(sources or ()), *facts.group.spec.handler.outputs)
-    if sources is None or any(name not in known for name in needed):
-        return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
     plan = facts.view.topics
-    if plan.ready is None:
+    if sources is None or plan.ready is None or any(name not in known for name in needed):
         return Condition(c.TOPICS_READY, "Unknown", c.NOT_YET_OBSERVED, "the topics have not been observed yet")
     if plan.create:
-        message = f"being created: {name_some([topic.name for topic in plan.create])}"
+        message = f"topics are being created: {name_some([topic.name for topic in plan.create])}"
         return Condition(c.TOPICS_READY, "False", c.TOPIC_NOT_CREATED, message)
     if not plan.ready:
         changing = dict.fromkeys([*(topic.name for topic in plan.grow), *plan.alter])
-        return Condition(c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"being changed: {name_some(list(changing))}")
+        return Condition(
+            c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"topics are being changed: {name_some(list(changing))}"
+        )
     if facts.retry is not None:
         message = "the source, output, retry and failed topics are as wanted"
         return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, message)
@@ -303,14 +301,14 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
 
 
 def _offsets_kept(facts: ConsumerGroupFacts) -> Condition:
-    """False while the commits of the group, which is empty, may expire or have expired."""
+    """False if the commits of the empty Kafka group may expire or have expired."""
     if facts.expiry.verdict is None:
         return _not_observed(facts, c.OFFSETS_KEPT)
     return Condition(c.OFFSETS_KEPT, *facts.expiry.verdict)
 
 
 def _retries_kept(facts: ConsumerGroupFacts) -> Condition:
-    """False while records may expire that wait in retry topics."""
+    """False if retention may delete records that wait in retry topics."""
     if facts.observed_group is None:
         return _not_observed(facts, c.RETRIES_KEPT)
     found = facts.retries_kept
@@ -318,37 +316,25 @@ def _retries_kept(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
-    """True while the operator would give the workers another image or connection, or pods of another form."""
-    image, upgrade, wait = facts.image, facts.upgrade, facts.turn.wait
+    """True if a new group would get another worker image, another connection, or differently rendered pods."""
+    image, upgrade, wait = facts.image, facts.upgrade, facts.slot.wait
     differs = image.source == "Operator" and image.name != image.default
-    stays = f"workers stay at image {image.name} (status.image), and the operator's worker image is {image.default} now"
+    stays = f"workers stay at image {image.name} (status.image); the operator's worker image is now {image.default}"
     if wait is not None:
         message = f"{stays}: {wait.message}" if differs else wait.message
         return Condition(c.UPGRADE_AVAILABLE, "True", wait.reason, message)
     if differs:
-        message = f"{stays}: set spec.image to it to go over"
+        message = f"{stays}: set spec.image to that image to upgrade"
         return Condition(c.UPGRADE_AVAILABLE, "True", c.DEFAULT_IMAGE_DIFFERS, message)
     if upgrade is not None and upgrade.phase is not Phase.COMPLETE:
-        message = "the fleet goes over to what has changed in the operator or in the KafkaCluster: see Progressing"
+        message = "a change of the operator or of the KafkaCluster is being rolled out: see Progressing"
         return Condition(c.UPGRADE_AVAILABLE, "False", c.UPGRADING, message)
     if facts.kept:
         message = (
-            "workers keep the pods that another version of the operator planned: any change of the pods, such as an "
-            "annotation in spec.template, takes over what this version plans"
+            "the workers' pods were planned by another version of the operator: to replace them with pods of this "
+            "version, change spec.template in any way, for example add an annotation"
         )
         return Condition(c.UPGRADE_AVAILABLE, "True", c.PLANNED_BY_ANOTHER_VERSION, message)
     if image.source == "Spec":
         return Condition(c.UPGRADE_AVAILABLE, "False", c.IMAGE_FROM_SPEC, "spec.image names the workers' image")
     return Condition(c.UPGRADE_AVAILABLE, "False", c.UP_TO_DATE, "workers run the operator's worker image")
-
-
-def _assignor(facts: ConsumerGroupFacts) -> str:
-    observed = facts.observed_group
-    if observed is not None and observed.assignor:
-        return observed.assignor
-    return facts.group.spec.consumer.classic.assignors[0]
-
-
-def _status_of(previous: Sequence[Mapping[str, Any]], kind: str) -> str:
-    found = c.find_condition(previous, kind)
-    return str(found.get("status")) if found else "Unknown"

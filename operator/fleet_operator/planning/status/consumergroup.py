@@ -1,12 +1,12 @@
 """Status of a ConsumerGroup, projected from facts.
 
-The same facts over the same previous status give the same status. Times are of events, never ages; lag is in buckets.
-Fields that could not be observed keep their last values, `state` becomes Unknown, and conditions give the reason.
+Equal facts and an equal previous status give an equal status. The status has times of events, never ages, and lag in
+buckets. Fields that could not be observed keep their last values, `state` becomes Unknown, and conditions have the
+reason.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -18,10 +18,9 @@ from fleet_operator.planning.fleet.parts import MAIN, RETRY
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.lag import UNKNOWN_TEXT, behind_text, lag_bucket
-from fleet_operator.planning.observation import UNKNOWN_STATE, ClusterObservation, GroupObservation
+from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation
 from fleet_operator.planning.offsets.skips import flow_topics, skipped_status
 from fleet_operator.planning.problem import Problem
-from fleet_operator.planning.state.group import Upgrade
 from fleet_operator.planning.status.conditions import project_conditions
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.kafkacluster import recorded_crowded
@@ -34,7 +33,7 @@ from fleet_operator.planning.status.transitions import project_transitions, sinc
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
-"""The CRD's limits, in characters."""
+"""The CRD's limits: the number of entries, and the characters of a reason and of a message."""
 
 MIRRORED: Final = (
     "assignor",
@@ -48,11 +47,10 @@ MIRRORED: Final = (
     "transitions",
     "retry",
 )
-"""Fields from Kafka and the workers: they keep their values while neither can be observed."""
+"""Fields from Kafka and the workers, which keep their values while the Kafka group cannot be observed."""
 
 
 def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The whole status. `previous` is the status as stored; `now` (epoch seconds) is used for what changes now."""
     observed = facts.observed_group
     stuck = _stuck_partitions(facts, previous)
     before = previous.get("conditions") or ()
@@ -66,7 +64,10 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
     }
     status |= _state(observed, status["transitions"], previous, now)
     found = project_conditions(facts, before, stuck)
-    status |= {"upgrade": _upgrade(facts.upgrade)} if facts.upgrade is not None else {}
+    if facts.upgrade is not None:
+        last = facts.upgrade
+        upgrade = {"phase": str(last.phase), "image": last.image, "connection": last.connection}
+        status["upgrade"] = {key: value for key, value in upgrade.items() if value is not None}
     status = conditions.with_conditions(status, found, times.to_text(now), facts.group.metadata.generation, previous)
     retry = {key: value for key, value in status.pop("retry", {}).items() if key not in ("replicas", "readyReplicas")}
     workers = facts.parts[RETRY].fleet
@@ -78,7 +79,7 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
 def invalid_spec_status(
     metadata: Mapping[str, Any], problem: Problem, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Status of an object that cannot be read: the previous one with the reason in its conditions."""
+    """Build the status of an object with an unreadable spec: the previous status, with the reason in its conditions."""
     unknown = [
         Condition(kind, "Unknown", problem.reason, "the spec cannot be read: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
@@ -99,20 +100,18 @@ def invalid_spec_status(
 def _state(
     observed: GroupObservation | None, transitions: Sequence[Mapping[str, Any]], previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """The state and the time of the transition to it, however much later it is written."""
+    """The state of the Kafka group, and the time of the transition to it, which may be long before now."""
     state = observed.state if observed else UNKNOWN_STATE
-    began = since(transitions, state)
-    if began is not None:
-        return {"state": state, "stateSince": began}
-    if previous.get("state") == state and previous.get("stateSince"):
-        return {"state": state, "stateSince": previous["stateSince"]}
-    return {"state": state, "stateSince": times.to_text(observed.observed_at if observed else now)}
+    shown = previous.get("stateSince") if previous.get("state") == state else None
+    began = since(transitions, state) or shown or times.to_text(observed.observed_at if observed else now)
+    return {"state": state, "stateSince": began}
 
 
 def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
     fleet = facts.fleet
     return {
-        **facts.image.fields,
+        "image": facts.image.name,
+        "imageSource": facts.image.source,
         **({"connection": facts.connection} if facts.connection else {}),
         "groupId": facts.group.group_id,
         "replicas": fleet.current_replicas if fleet else 0,
@@ -124,59 +123,43 @@ def _fleet(facts: ConsumerGroupFacts) -> dict[str, Any]:
     }
 
 
-def _upgrade(upgrade: Upgrade) -> dict[str, str]:
-    brought = {"image": upgrade.image, "connection": upgrade.connection}
-    return {"phase": str(upgrade.phase), **{key: value for key, value in brought.items() if value is not None}}
-
-
 def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str, Any]:
     blank: dict[str, Any] = {"assignor": "", "members": [], "behindText": UNKNOWN_TEXT, "transitions": []}
     kept = blank | {key: previous[key] for key in MIRRORED if key in previous}
     observed = facts.observed_group
     if observed is None:
         return kept
-    entries = member_entries(facts.group, observed, facts.workers, facts.pods, previous.get("members") or ())
-    generation = _generation(facts, observed, previous)
     mine = {pod.name for pod in facts.pods}
     workers = [worker for worker in facts.workers if worker.pod in mine]
+    counts, lag, before = facts.view.partition_counts, facts.view.lag, previous.get("retry") or {}
+    redriven = redriven_of(facts.redriven, facts.failed_topic_id)
+    retry = retry_status(observed, facts.retry, before, facts.workers, redriven, facts.retries_kept.safe_until)
     seen: dict[str, Any] = {
         "assignor": shorten_id(observed.assignor) or kept["assignor"],
+        "generation": _generation(facts, observed, previous),
+        "coordinator": _coordinator(facts, observed) or None,
         "memberCount": len(observed.members),
-        "members": entries,
-        "transitions": project_transitions(previous, observed, workers, namer(facts.group, facts.workers, facts.pods)),
+        "members": member_entries(facts, observed, previous.get("members") or ()),
+        "partitions": sum(counts.values()) if counts is not None else None,
+        "transitions": project_transitions(previous, observed, workers, namer(facts)),
+        "retry": retry or None,
     }
-    if generation is not None:
-        seen["generation"] = generation
-    crowded = recorded_crowded(facts.cluster.status) if isinstance(facts.cluster, KafkaCluster) else frozenset[int]()
-    coordinator = _coordinator(facts.observation, observed, crowded)
-    if coordinator:
-        seen["coordinator"] = coordinator
-    counts, lag = facts.view.partition_counts, facts.view.lag
-    if counts is not None:
-        seen["partitions"] = sum(counts.values())
     if lag is not None and lag.complete and lag.total is not None:
         bucket = lag_bucket(lag.total, previous.get("lagApproximate"))
         seen |= {"lagApproximate": bucket, "behindText": behind_text(lag.behind, previous.get("behindText", ""))}
-    before = previous.get("retry") or {}
-    redriven = redriven_of(facts.redriven, facts.failed_topic_id)
-    retry = retry_status(observed, facts.retry, before, facts.workers, redriven, facts.retries_kept.safe_until)
-    if retry:
-        seen["retry"] = retry
-    return kept | seen
+    return kept | {key: value for key, value in seen.items() if value is not None}
 
 
 def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
-    """The newest generation that a worker reports; the previous one without reports."""
+    """The newest generation that a worker reports; the one in the previous status if no worker reports one."""
     members = {member.member_id for member in observed.members}
     reported = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
-    known = [*reported, previous["generation"]] if "generation" in previous else reported
-    # A group that was deleted and created again counts from zero: then all workers report less than the previous one.
-    return max(reported, default=max(known, default=None))
+    # A recreated group counts from zero, so the newest report may be lower than the previous generation.
+    return max(reported, default=previous.get("generation"))
 
 
-def _coordinator(
-    observation: ClusterObservation | None, observed: GroupObservation, crowded: frozenset[int]
-) -> dict[str, Any]:
+def _coordinator(facts: ConsumerGroupFacts, observed: GroupObservation) -> dict[str, Any]:
+    observation, cluster = facts.observation, facts.cluster
     if observation is None or observed.coordinator_id is None:
         return {}
     broker = next((broker for broker in observation.brokers if broker.id == observed.coordinator_id), None)
@@ -187,22 +170,25 @@ def _coordinator(
     if observation.offsets_topic is not None:
         partitions = observation.offsets_topic.partitions
         coordinator["offsetsPartition"] = naming.coordinator_partition(observed.group_id, partitions)
-    if observed.coordinator_id in crowded:
+    if isinstance(cluster, KafkaCluster) and observed.coordinator_id in recorded_crowded(cluster.status):
         coordinator["crowded"] = True
     return coordinator
 
 
+_place: Final = itemgetter("topic", "partition", "offset", "pod")
+
+
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The workers' reports, and the records that killed their processes. Workers that do not answer keep their earlier
-    entries. None when no worker ever answered."""
+    """Records that workers report, and records whose handling killed a worker's process. Workers that do not answer
+    keep their earlier entries. None if no worker has ever answered."""
     asked = {worker.pod for worker in facts.workers}
     every = facts.all_pods
     deadly = _deadly(every, previous)
     known = conditions.find_condition(previous.get("conditions") or (), conditions.STUCK)
     if not asked and not deadly and (known is None or known.get("status") == "Unknown"):
         return None
-    living = {pod.name for pod in every}
-    kept = [dict(e) for e in previous.get("stuckPartitions") or () if e["pod"] in living - asked]
+    silent = {pod.name for pod in every} - asked
+    kept = [dict(e) for e in previous.get("stuckPartitions") or () if e["pod"] in silent]
     reported = [
         {
             "topic": stuck.topic,
@@ -216,16 +202,14 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
         for worker in facts.workers
         for stuck in worker.stuck
     ]
-    # One entry for each record, from the best source: a dead process, then a report, then an earlier report.
-    found = {(e["topic"], e["partition"], e["offset"], e["pod"]): e for e in (*kept, *reported, *deadly)}
+    # Each record has one entry, from the best source: a dead process, else a report, else an earlier report.
+    found = {_place(e): e for e in (*kept, *reported, *deadly)}
     return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
 
 
 def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Records that were being processed when a container died; `since` is the first known death."""
-    before = {
-        (e["topic"], e["partition"], e["offset"], e["pod"]): e["since"] for e in previous.get("stuckPartitions") or ()
-    }
+    """Entries of records that were being processed when a container died. `since`: time of the first known death."""
+    before = {_place(e): e["since"] for e in previous.get("stuckPartitions") or ()}
     found = []
     for pod in pods:
         end = pod.ended
@@ -254,7 +238,7 @@ def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str
 def _with_observed_at(
     status: dict[str, Any], previous: Mapping[str, Any], observed: GroupObservation | None
 ) -> dict[str, Any]:
-    """`observedAt` changes only with another field: it is the time of the observation that is shown."""
+    """Add `observedAt`, the time of the shown observation. It changes only together with another field."""
     before = previous.get("observedAt")
     unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
     if observed is None or (unchanged and before):

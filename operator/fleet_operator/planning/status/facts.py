@@ -1,7 +1,5 @@
 """Input of a ConsumerGroup's status."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,7 +10,7 @@ from fleet_operator.planning.fleet.image import WorkerImage
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
 from fleet_operator.planning.fleet.rollout import RolloutDecision
 from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
-from fleet_operator.planning.fleet.waves import NO_TURN, Turn
+from fleet_operator.planning.fleet.waves import NO_SLOT, Slot
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.expiry import NOTHING_KNOWN, ExpiryDecision
 from fleet_operator.planning.offsets.hold import Hold
@@ -26,22 +24,17 @@ from fleet_operator.planning.state.group import Redriven, Upgrade
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupFacts:
-    """Everything that a ConsumerGroup's status depends on, besides its previous status and the time.
+    """Inputs of a ConsumerGroup's status, except its previous status and the time.
 
-    - `cluster`: the problem when the KafkaCluster does not exist or cannot be used.
-    - `view`: the Kafka side.
-    - `rollout`, `scale`, `image`: the decisions of this reconcile; `revision` is the hash of the wanted revision, None
-      while none can be planned.
-    - `turn`: what the fleet takes over now of what changed outside of it, or why not; `upgrade` is its last one, and
-      `connection` the digest of the connection that the wanted revision has, None while none can be planned.
-    - `kept`: the wanted revision is one that another version of the operator rendered.
-    - `parts`: the workers as found; `workers` are the reports of those that answered.
-    - `refusal`: set when the API server refused a child.
-    - `topic_problem`: set when a managed topic cannot be used, or not be changed as wanted.
-    - `retry`: the wanted retries, None for a group without.
-    - `hold`: the OffsetReset for which no main worker may run.
-    - `redriven`: what the group's finished Redrives have found.
-    - `expiry`: the decision about the commits of an empty group.
+    - `cluster`: a Problem if the KafkaCluster does not exist or is unusable.
+    - `rollout`, `scale`, `image`: the decisions of this reconcile.
+    - `revision`: hash of the wanted revision; None while none can be planned.
+    - `kept`: True if another version of the operator rendered the wanted revision.
+    - `slot`: the changes from outside the spec that are rolled out to the fleet now, or the reason why they wait.
+    - `connection`: digest of the wanted revision's connection; None while none can be planned.
+    - `parts`: the StatefulSet and the pods of each part; `workers`: the reports of the workers that answered.
+    - `refusal`: the API server's refusal of a child; None without one.
+    - `topic_problem`: the reason why a managed topic cannot be used, or cannot be changed as wanted; None without one.
     """
 
     group: ConsumerGroup
@@ -53,7 +46,7 @@ class ConsumerGroupFacts:
     parts: Mapping[Part, FleetPart]
     revision: str | None = None
     kept: bool = False
-    turn: Turn = NO_TURN
+    slot: Slot = NO_SLOT
     upgrade: Upgrade | None = None
     connection: str | None = None
     workers: tuple[WorkerObservation, ...] = ()
@@ -70,7 +63,7 @@ class ConsumerGroupFacts:
 
     @property
     def observed_group(self) -> GroupObservation | None:
-        """The Kafka group as observed; None when it could not be: its last values stay in the status."""
+        """The observation of the Kafka group; None if it failed. The last values then stay in the status."""
         return self.view.observed
 
     @property
@@ -91,13 +84,13 @@ class ConsumerGroupFacts:
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
-        """Pods whose breaker is open. While there are any, lag says nothing about load, and a partition that does not
-        move is not stuck."""
+        """Pods of workers with an open breaker. As long as there are any, lag does not show the load, and a partition
+        without progress does not count as stuck."""
         return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
 
     @property
     def retries_kept(self) -> Kept:
-        """Until when what waits in retry topics is safe."""
+        """The verdict on records in retry topics, with the time until which retention deletes none of them."""
         retry = self.observed_group.retry if self.observed_group is not None else None
         return NOTHING_WAITS if retry is None else judge(self.group, retry, self.topic_problem)
 
@@ -107,7 +100,6 @@ class ConsumerGroupFacts:
 
 
 def failed_topic_id(group: ConsumerGroup | None, observation: ClusterObservation | None) -> str | None:
-    """The id of a group's failed topic; None while unknown."""
     if group is None or observation is None:
         return None
     topic = observation.topics.get(naming.failed_topic(group.group_id))

@@ -1,14 +1,15 @@
-"""Status of a KafkaCluster, projected from an observation. As stable as that of a ConsumerGroup.
+"""Status of a KafkaCluster, projected from an observation. Equal inputs give an equal status.
 
-A broker is crowded when it coordinates more than `CROWD_LEAST` groups and more than `CROWD_FACTOR` times its share: the
-number of groups divided by that of live brokers. The hash of group names spreads groups so evenly that chance alone
-does not come near this: leaders of `__consumer_offsets` are then unevenly spread. A broker stays crowded until it is
-below `CALM_FACTOR`, so that a group that comes and goes turns nothing.
+A broker is crowded if it coordinates more than `CROWD_LEAST` groups and more than `CROWD_FACTOR` times its share, which
+is the mean number of groups per live broker. Kafka spreads groups evenly by a hash of their names, so the cause is that
+the leaders of `__consumer_offsets` are spread unevenly. A crowded broker stays crowded until it is below `CALM_FACTOR`
+times its share, so that a single group that comes and goes changes nothing.
+
+Decision: docs/decisions/0044-offsets-topic.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from fleet_consumer.contract import naming
@@ -16,14 +17,12 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.api.v1alpha1.conditions import Condition
 from fleet_operator.api.v1alpha1.kafkacluster import KafkaCluster
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.blocking import changed_id_message, cluster_id_changed
-from fleet_operator.planning.observation import ClusterObservation, as_of, believed
+from fleet_operator.planning.fleet.blocking import find_changed_id
+from fleet_operator.planning.observation import ClusterObservation, as_of, last_known
 from fleet_operator.planning.offsets_topic import decide_offsets_topic, plan_reassignment
 from fleet_operator.planning.problem import Problem, name_some
 
 COORDINATORS_MAX: Final = 100
-
-
 KEPT: Final = ("brokerCount", "metadataVersion", "groupCount", "offsetsTopic")
 """Fields that keep their last values while they cannot be observed."""
 
@@ -36,33 +35,34 @@ def project_kafkacluster_status(
     *,
     refusal: Problem | None = None,
 ) -> dict[str, Any]:
-    """The whole status; `observation` is None before the first one. `cluster` has the identity that follows from it.
-
-    `refusal` is that of the last attempt to create or change `__consumer_offsets`.
-    """
-    observation = believed(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
-    ours = None if cluster_id_changed(cluster, observation) else observation
+    """Build the whole status. `observation`: None before the first one. `cluster`: with the `identity` already updated
+    from the observation. `refusal`: the failure of the last attempt to create or change `__consumer_offsets`."""
+    observation = last_known(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
+    changed = find_changed_id(cluster, observation)
+    ours = observation if changed is None and observation is not None and observation.reachable else None
     crowded = recorded_crowded(previous)
-    if ours is not None and ours.reachable:
+    status = {key: previous[key] for key in KEPT if key in previous}
+    if ours is not None:
         crowded = find_crowded(ours, crowded)
-    status = {key: previous[key] for key in KEPT if key in previous} | _observed(cluster, observation, crowded)
+        status |= _observed(cluster, ours, crowded)
     identity = cluster.identity
     status |= {"clusterId": identity.cluster_id} if identity.cluster_id else {}
     status |= {"answered": list(identity.answered)} if identity.answered is not None else {}
     reachable = _reachable(observation)
+    ready = replace(reachable, type=c.READY)
+    if changed is not None:
+        ready = Condition(c.READY, "False", changed.reason, changed.message)
     found = (
-        _ready(cluster, observation, reachable),
+        ready,
         reachable,
         _offsets_topic_sized(cluster, observation, refusal),
-        coordinators_available(ours),
-        coordinators_balanced(ours, crowded),
+        _coordinators_available(ours),
+        _coordinators_balanced(ours, crowded),
     )
     return c.with_conditions(status, found, times.to_text(now), cluster.metadata.generation, previous)
 
 
-def _observed(cluster: KafkaCluster, observation: ClusterObservation | None, crowded: frozenset[int]) -> dict[str, Any]:
-    if observation is None or not observation.reachable or cluster_id_changed(cluster, observation):
-        return {}
+def _observed(cluster: KafkaCluster, observation: ClusterObservation, crowded: frozenset[int]) -> dict[str, Any]:
     seen: dict[str, Any] = {"brokerCount": len(observation.brokers)}
     if observation.group_count is not None:
         seen["groupCount"] = observation.group_count
@@ -84,13 +84,6 @@ def _observed(cluster: KafkaCluster, observation: ClusterObservation | None, cro
     return seen
 
 
-def _ready(cluster: KafkaCluster, observation: ClusterObservation | None, reachable: Condition) -> Condition:
-    """True while the cluster answers and is still the same one."""
-    if cluster_id_changed(cluster, observation):
-        return Condition(c.READY, "False", c.CLUSTER_ID_CHANGED, changed_id_message(cluster, observation))
-    return Condition(c.READY, reachable.status, reachable.reason, reachable.message)
-
-
 def _reachable(observation: ClusterObservation | None) -> Condition:
     if observation is None:
         return Condition(c.CLUSTER_REACHABLE, "Unknown", c.NOT_YET_OBSERVED, "the brokers have not been observed yet")
@@ -99,26 +92,27 @@ def _reachable(observation: ClusterObservation | None) -> Condition:
     return Condition(c.CLUSTER_REACHABLE, "True", c.REACHED, "the brokers answer")
 
 
+def _not_observed(kind: str) -> Condition:
+    return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
+
+
 def _offsets_topic_sized(
     cluster: KafkaCluster, observation: ClusterObservation | None, refusal: Problem | None
 ) -> Condition:
     kind, wanted = c.OFFSETS_TOPIC_SIZED, cluster.spec.offsets_topic
     if observation is None or not observation.reachable:
-        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
+        return _not_observed(kind)
     decision = decide_offsets_topic(observation, wanted)
-    if refusal is not None and not decision.idle:
-        return Condition(kind, "False", refusal.reason, refusal.message)
-    if decision.problem is not None:
-        return Condition(kind, "False", decision.problem.reason, decision.problem.message)
+    problem = decision.problem if refusal is None or decision.idle else refusal
+    if problem is not None:
+        return Condition(kind, "False", problem.reason, problem.message)
     if decision.unknown is not None:
         return Condition(kind, "Unknown", decision.unknown.reason, decision.unknown.message)
     topic = observation.offsets_topic
     if topic is None:
-        by = (
-            "the operator creates it"
-            if wanted.manage == "Provision"
-            else "brokers create it when the first group is used"
-        )
+        by = "brokers create it when the first group is used"
+        if wanted.manage == "Provision":
+            by = "the operator creates it"
         return Condition(kind, "Unknown", c.NOT_CREATED_YET, f"__consumer_offsets does not exist yet; {by}")
     message = f"{topic.partitions} partitions, {topic.replication_factor} replicas of each"
     return Condition(kind, "True", c.AS_WANTED, message)
@@ -130,60 +124,57 @@ CALM_FACTOR: Final = 1.5
 
 
 def find_crowded(observation: ClusterObservation, before: frozenset[int]) -> frozenset[int]:
-    """The crowded brokers; `before` are those that were. They stay the same while a broker's number is unknown."""
-    brokers, carried = {broker.id for broker in observation.brokers}, observation.groups_per_coordinator
+    """The crowded brokers; while the numbers of groups are unknown, the live ones that were crowded `before`."""
+    brokers = {broker.id for broker in observation.brokers}
     if observation.group_count is None or not brokers:
         return before & brokers
     share = observation.group_count / len(brokers)
     return frozenset(
         broker
-        for broker, groups in carried.items()
+        for broker, groups in observation.groups_per_coordinator.items()
         if groups > CROWD_LEAST and groups > share * (CALM_FACTOR if broker in before else CROWD_FACTOR)
     )
 
 
 def recorded_crowded(status: Mapping[str, Any]) -> frozenset[int]:
-    """The brokers that a KafkaCluster's status shows as crowded."""
     entries = (status.get("offsetsTopic") or {}).get("groupsPerCoordinator") or ()
     return frozenset(int(entry["broker"]) for entry in entries if entry.get("crowded"))
 
 
-def coordinators_available(observation: ClusterObservation | None) -> Condition:
-    """False while partitions of `__consumer_offsets` have no leader: their groups have no coordinator."""
+def _coordinators_available(observation: ClusterObservation | None) -> Condition:
+    """False while partitions of `__consumer_offsets` have no leader, because their groups then have no coordinator."""
     kind = c.COORDINATORS_AVAILABLE
-    if observation is None or not observation.reachable:
-        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
+    if observation is None:
+        return _not_observed(kind)
     topic = observation.offsets_topic
     if topic is None:
-        return Condition(kind, "Unknown", c.NOT_CREATED_YET, "__consumer_offsets is not there: see OffsetsTopicSized")
+        return Condition(kind, "Unknown", c.NOT_CREATED_YET, "__consumer_offsets does not exist: see OffsetsTopicSized")
     offline = [number for number, leader in enumerate(topic.leaders) if leader is None]
     if offline:
         live = {broker.id for broker in observation.brokers}
         missing = sorted({broker for number in offline for broker in topic.replicas[number]} - live)
-        of_ours = sorted(
-            group_id
-            for group_id in observation.groups
-            if naming.coordinator_partition(group_id, topic.partitions) in offline
-        )
-        affected = f"; of the groups of ConsumerGroups: {name_some(of_ours)}" if of_ours else ""
+        places = {name: naming.coordinator_partition(name, topic.partitions) for name in observation.groups}
+        of_ours = sorted(group_id for group_id, place in places.items() if place in offline)
+        affected = f"; affected groups of ConsumerGroups: {name_some(of_ours)}" if of_ours else ""
         absent = f" {', '.join(map(str, missing))}" if missing else ""
         message = (
             f"{len(offline)} of {topic.partitions} partitions of __consumer_offsets have no leader, so their groups "
-            f"have no coordinator and neither members nor commits{affected}; start the brokers that hold them:{absent}"
+            f"have no coordinator: members can neither join nor commit{affected}; start the brokers that host "
+            f"these partitions:{absent}"
         )
         return Condition(kind, "False", c.PARTITIONS_OFFLINE, message)
     if observation.silent_brokers:
         named = ", ".join(map(str, observation.silent_brokers))
-        message = f"broker {named} did not list its groups: their number is the last known one"
+        message = f"broker {named} did not list its groups, so the status shows the last known number"
         return Condition(kind, "Unknown", c.BROKERS_SILENT, message)
     return Condition(kind, "True", c.ALL_COORDINATED, "every partition of __consumer_offsets has a leader")
 
 
-def coordinators_balanced(observation: ClusterObservation | None, crowded: frozenset[int]) -> Condition:
-    """False while a broker coordinates far more groups than its share. Messages hold no numbers that change often."""
+def _coordinators_balanced(observation: ClusterObservation | None, crowded: frozenset[int]) -> Condition:
+    """False while a broker is crowded (see the module). The messages have no numbers that change often."""
     kind = c.COORDINATORS_BALANCED
-    if observation is None or not observation.reachable:
-        return Condition(kind, "Unknown", c.NOT_YET_OBSERVED, "the brokers could not be observed: see ClusterReachable")
+    if observation is None:
+        return _not_observed(kind)
     if crowded:
         named = ", ".join(map(str, sorted(crowded)))
         message = (

@@ -1,11 +1,10 @@
 """Members of the Kafka group, for a ConsumerGroup's status.
 
-DescribeGroups returns assignments only while the group is Stable; in between, each member keeps its last one.
+DescribeGroups returns assignments only while the group is Stable. In other states, each member keeps its last known
+assignment in the status.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -14,22 +13,23 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 from fleet_operator.planning import observation
 from fleet_operator.planning.fleet.rollout_facts import PodFacts
+from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 MEMBERS_MAX: Final = 100
 TOPICS_MAX: Final = 20
 TOPIC_CHARACTERS_MAX: Final = 249
 TEXT_CHARACTERS_MAX: Final = 1024
 ID_CHARACTERS_MAX: Final = 512
-"""The CRD's limits: a longer text from a member would make the API server refuse the whole status."""
+"""The CRD's limits. The API server would refuse the whole status if a string from a member were longer."""
 ID_TAIL_CHARACTERS: Final = 40
-"""Length of an id's end that is always shown: a member id is unique by its end."""
+"""Characters at the end of an id that are always shown, because the end of a member id makes it unique."""
 
 STABLE: Final = "Stable"
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The group's members: the workers of this fleet, and foreign ones."""
+    """The members of the Kafka group: `ours` are workers of this fleet, `foreign` are members of other programs."""
 
     ours: tuple[observation.MemberObservation, ...]
     foreign: tuple[observation.MemberObservation, ...]
@@ -41,8 +41,8 @@ def sort_members(
     workers: Sequence[observation.WorkerObservation],
     pods: Sequence[PodFacts],
 ) -> Roster:
-    """Sort members. Ours are static members with an instance id of this object, and dynamic ones with the member id of
-    a worker's report or the client id of a pod."""
+    """Sort members into our own and foreign ones. Our own are static members with an instance id of this ConsumerGroup,
+    and dynamic members whose member id a worker reports or whose client id is the name of a pod."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claimed = {worker.member_id for worker in workers if worker.member_id}
@@ -59,19 +59,14 @@ def sort_members(
 
 
 def member_entries(
-    group: ConsumerGroup,
-    observed: observation.GroupObservation,
-    workers: Sequence[observation.WorkerObservation],
-    pods: Sequence[PodFacts],
-    previous: Sequence[Mapping[str, Any]],
+    facts: ConsumerGroupFacts, observed: observation.GroupObservation, previous: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """`status.members`, ours first by pod; at most `MEMBERS_MAX` (memberCount counts all)."""
-    claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
-    names = {pod.name for pod in pods}
+    """Build at most `MEMBERS_MAX` entries, our own members first, sorted by pod. `memberCount` counts all members."""
+    pod_of = _pod_finder(facts)
     last = {entry.get("instanceId") or entry.get("id"): entry for entry in previous}
-    roster = sort_members(group, observed.members, workers, pods)
+    roster = sort_members(facts.group, observed.members, facts.workers, facts.pods)
     stable = observed.state == STABLE
-    mine = [(claims.get(member.member_id) or _pod(group, member, names), member) for member in roster.ours]
+    mine = [(pod_of(member), member) for member in roster.ours]
     mine.sort(key=lambda pair: (len(pair[0]), pair[0], pair[1].member_id))
     entries = []
     for pod, member in (*mine, *(("", member) for member in roster.foreign)):
@@ -91,32 +86,22 @@ def member_entries(
     return entries[:MEMBERS_MAX]
 
 
-def namer(
-    group: ConsumerGroup, workers: Sequence[observation.WorkerObservation], pods: Sequence[PodFacts]
-) -> Callable[[observation.MemberName], str]:
-    """Names for members: an own one is called by its pod, a foreign one by its instance id or member id."""
-    claims = {worker.member_id: worker.pod for worker in workers if worker.member_id}
-    names = {pod.name for pod in pods}
-
-    def name_of(member: observation.MemberName) -> str:
-        pod = claims.get(member.member_id) or _pod(group, member, names)
-        return pod or shorten_id(member.instance_id or member.member_id)
-
-    return name_of
+def namer(facts: ConsumerGroupFacts) -> Callable[[observation.MemberName], str]:
+    """Return a function that names members: our own by their pod, foreign ones by their instance id or member id."""
+    pod_of = _pod_finder(facts)
+    return lambda member: pod_of(member) or shorten_id(member.instance_id or member.member_id)
 
 
 def shorten_id(text: str) -> str:
-    """An id within the status' limit: its start and its end. Kafka allows clients any length."""
+    """Shorten an id to the status's limit: its start and its end remain. Kafka clients may choose ids of any length."""
     if len(text) <= ID_CHARACTERS_MAX:
         return text
     return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
 
 
 def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
-    """Partitions by topic, as ranges such as `0-3,7`: whole ranges, as many as the status has room for.
-
-    A hundred members with assignments of any size must fit into one object; `partitionCount` says what was left out.
-    """
+    """List the partitions of each topic as ranges such as `0-3,7`. Ranges that do not fit are left out, because a
+    hundred members with assignments of any size must fit into one status. `partitionCount` counts all partitions."""
     entries, room = [], TEXT_CHARACTERS_MAX
     for topic, numbers in sorted(partitions.items()):
         ranges = _ranges(numbers, room - len(topic))
@@ -127,7 +112,7 @@ def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
 
 
 def _ranges(numbers: Iterable[int], room: int) -> str:
-    """Ranges of the numbers, from the lowest on; those that do not fit into `room` characters are left out."""
+    """Ranges of the numbers in ascending order, at most `room` characters."""
     text = ""
     possible = sorted({number for number in numbers if number >= 0})  # a member may claim anything
     for _, run in groupby(enumerate(possible), key=lambda pair: pair[1] - pair[0]):
@@ -140,13 +125,17 @@ def _ranges(numbers: Iterable[int], room: int) -> str:
     return text
 
 
-def _pod(
-    group: ConsumerGroup, member: observation.MemberObservation | observation.MemberName, names: Collection[str]
-) -> str:
-    """The pod of an own member, by the ordinal in its instance id, or by its client id."""
-    metadata = group.metadata
+def _pod_finder(facts: ConsumerGroupFacts) -> Callable[[observation.MemberObservation | observation.MemberName], str]:
+    """Return a function that finds a member's pod by report, ordinal or client id; a foreign member's pod is empty."""
+    metadata = facts.group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
-    ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
-    if ordinal is not None:
-        return f"{naming.main_workers(metadata.name)}-{ordinal}"
-    return member.client_id if member.client_id in names else ""
+    claims = {worker.member_id: worker.pod for worker in facts.workers if worker.member_id}
+    names = {pod.name for pod in facts.pods}
+
+    def pod_of(member: observation.MemberObservation | observation.MemberName) -> str:
+        ordinal = naming.instance_ordinal(prefix, member.instance_id or "")
+        by_name = member.client_id if member.client_id in names else ""
+        named = by_name if ordinal is None else f"{naming.main_workers(metadata.name)}-{ordinal}"
+        return claims.get(member.member_id) or named
+
+    return pod_of

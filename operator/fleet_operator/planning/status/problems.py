@@ -1,12 +1,11 @@
 """Root causes, in the order in which a person should fix them.
 
-A chain of checks: each looks at one place and returns a problem or None. `Ready` shows the first problem when the fleet
-does not work, `Degraded` shows it in any case.
+The checks are in a chain, and each returns a problem of one kind or None. `Ready` shows the first problem if the fleet
+does not work; `Degraded` shows it in any case.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Final
 
 from fleet_operator.api.v1alpha1 import conditions
@@ -32,35 +31,32 @@ FAILING_REASONS: Final = frozenset(
         "Unschedulable",
     }
 )
-"""The kubelet's and the scheduler's waiting reasons that do not pass by themselves."""
+"""Waiting reasons of the kubelet and the scheduler that do not resolve themselves."""
 
 DEPLOYMENT_REASONS: Final = frozenset({conditions.OUTPUT_NOT_LISTED, conditions.HANDLER_MISCONFIGURED})
-"""Reasons of workers for errors that are the deployment's, and no record's."""
+"""Reasons that workers report for errors in the configuration, not in a record."""
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 REBALANCE_LONG_S: Final = 120.0
-"""A rebalance waits for the slowest handler. One that lasts longer is worth a look, though it may be as meant: members
-have `consumer.maxPollIntervalSeconds`, five minutes by default, to join."""
+"""Seconds after which a rebalance is reported. A longer rebalance may be normal, because it waits for the slowest
+handler, and members have `consumer.maxPollIntervalSeconds`, five minutes by default, to join."""
 
 
-def find_problems(facts: ConsumerGroupFacts) -> Iterator[Problem]:
-    """All problems, root causes first."""
-    for check in CHAIN:
-        problem = check(facts)
-        if problem is not None:
-            yield problem
+def find_problem(facts: ConsumerGroupFacts) -> Problem | None:
+    found = (check(facts) for check in CHAIN)
+    return next((problem for problem in found if problem is not None), None)
 
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
-    """The spec cannot become a revision: later checks have nothing to go by."""
+    """The problem if the spec cannot become a revision. Without a revision, later checks mean nothing."""
     cause = facts.rollout.cause if facts.rollout.phase is RolloutPhase.HELD else None
     if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
-        return facts.topic_problem or cause  # the brokers refuse the topics: their message says more
+        return facts.topic_problem or cause  # if the brokers refuse the topics, their message says more
     return cause
 
 
 def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
-    """The Kafka cluster does not answer: the workers' errors follow from this."""
+    """The problem if the Kafka cluster does not answer. It also explains the workers' errors."""
     observation = facts.observation
     if observation is None or observation.reachable:
         return None
@@ -68,12 +64,12 @@ def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
-    """The wanted revision failed its check."""
+    """The problem if the wanted revision failed its check."""
     return None if _is_late(facts) or facts.rollout.phase is RolloutPhase.HELD else facts.rollout.cause
 
 
 def _late(facts: ConsumerGroupFacts) -> Problem | None:
-    """The wanted revision did not become ready, and neither pods nor workers report a reason."""
+    """The problem if the wanted revision did not become ready, and neither pods nor workers report a reason."""
     return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not RolloutPhase.HELD else None
 
 
@@ -82,53 +78,38 @@ def _is_late(facts: ConsumerGroupFacts) -> bool:
     return cause is not None and cause.reason == conditions.PROGRESS_DEADLINE_EXCEEDED
 
 
-def _pods(facts: ConsumerGroupFacts) -> Problem | None:
-    """Pods that cannot run."""
-    failure = next(failures(facts.pods), None)
-    return None if failure is None else Problem(conditions.WORKERS_FAILING, failure)
-
-
-def failures(pods: Iterable[PodFacts]) -> Iterator[str]:
-    """One sentence for each pod that cannot run, or whose container died lately."""
+def find_failure(pods: Iterable[PodFacts], reason: str = conditions.WORKERS_FAILING) -> Problem | None:
+    """The problem of the first pod that cannot run, or whose container died recently."""
     for pod in pods:
-        if pod.deleting:
-            continue
-        if pod.reason in FAILING_REASONS:
-            yield f"pod {pod.name}: {pod.reason}: {pod.message}"
-        elif pod.ended is not None:
-            yield f"pod {pod.name}: {pod.ended}"
+        if not pod.deleting and pod.reason in FAILING_REASONS:
+            return Problem(reason, f"pod {pod.name}: {pod.reason}: {pod.message}")
+        if not pod.deleting and pod.ended is not None:
+            return Problem(reason, f"pod {pod.name}: {pod.ended}")
+    return None
 
 
 def _policy(facts: ConsumerGroupFacts) -> Problem | None:
-    """The RetryPolicy cannot be used as it is now; the workers go on with what they know."""
     retry = facts.retry
     if retry is None or retry.problem is None:
         return None
-    stays = f"; workers stay with revision {retry.current}" if retry.current else ""
+    stays = f"; workers keep policy revision {retry.current}" if retry.current else ""
     return Problem(retry.problem.reason, f"{retry.problem.message}{stays}")
 
 
-def _retry_pods(facts: ConsumerGroupFacts) -> Problem | None:
-    """Retry workers that cannot run: no record is lost, but waiting ones are not retried."""
-    failure = next(failures(facts.retry_pods), None)
-    return None if failure is None else Problem(conditions.RETRY_WORKERS_FAILING, failure)
-
-
 def _unread(facts: ConsumerGroupFacts) -> Problem | None:
-    """Records written to retry topics after retries had ended: by a worker that was cut off, or by other tools."""
+    """The problem of records that wait after retries ended: another tool or a cut-off worker may have written them."""
     observed = facts.observed_group
     waiting = observed.retry.waiting if observed is not None and observed.retry is not None else None
     if facts.retry is None or not facts.retry.ended or not waiting:
         return None
     return Problem(
         conditions.RETRY_NOT_CONFIGURED,
-        "records wait in retry topics that no worker reads, as spec.retry was removed: set spec.retry to have them "
-        "processed, or delete the topics",
+        "records wait in retry topics that no worker reads, because spec.retry was removed: set spec.retry to have "
+        "them processed, or delete the topics",
     )
 
 
 def _schedule(facts: ConsumerGroupFacts) -> Problem | None:
-    """A schedule of scaling that cannot be read: the fleet goes on by its load and its other bounds."""
     scaling = facts.group.spec.scaling
     refused = find_refused(scaling) if scaling is not None else None
     if refused is None:
@@ -137,7 +118,6 @@ def _schedule(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
-    """An OffsetReset that holds the workers down and waits for something outside."""
     hold = facts.hold
     if hold is None or not hold.waits:
         return None
@@ -146,10 +126,10 @@ def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def needs_revisit(facts: ConsumerGroupFacts) -> bool:
-    """True if the group is reconciled again soon without another event: a problem may last, or pass with time."""
+    """True if time alone may begin or end a problem, so the group must be reconciled soon without an event."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
-    if worker_problem(facts) is not None or next(failures(facts.all_pods), None) is not None:
+    if worker_problem(facts) is not None or find_failure(facts.all_pods) is not None:
         return True
     if any(worker.stuck or worker.breaker_open for worker in facts.workers):
         return True
@@ -158,15 +138,14 @@ def needs_revisit(facts: ConsumerGroupFacts) -> bool:
 
 
 def needs_reports(facts: ConsumerGroupFacts) -> bool:
-    """True if the workers are asked for their reports often: records wait for them, which could get stuck unnoticed, or
-    a report shows a problem."""
+    """True if workers must be asked often: waiting records could get stuck unnoticed, or a report shows a problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if needs_revisit(facts):
         return True
     observed, lag = facts.observed_group, facts.view.lag
     if observed is None or lag is None:
-        return False  # the observer requeues the group when that changes
+        return False  # when these values become known, the observer requeues the group
     retry = observed.retry
     if facts.retry_pods and retry is not None and (retry.due_lag != 0 or not retry.counted):
         return True
@@ -174,14 +153,14 @@ def needs_reports(facts: ConsumerGroupFacts) -> bool:
 
 
 def deployment_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """An error of the deployment that workers have met: records stay where they are until it is corrected."""
+    """A configuration error that a worker reports, or None. The affected records wait until the error is fixed."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         for stuck in worker.stuck:
             if stuck.reason in DEPLOYMENT_REASONS:
                 place = f"{stuck.topic}-{stuck.partition} at offset {stuck.offset}"
-                return Problem(stuck.reason, f"worker {worker.pod} holds {place}: {stuck.message}")
+                return Problem(stuck.reason, f"worker {worker.pod} cannot continue {place}: {stuck.message}")
         if worker.error_reason in DEPLOYMENT_REASONS:
-            message = f"worker {worker.pod} holds its records: {worker.error_message}"
+            message = f"worker {worker.pod} cannot handle its records: {worker.error_message}"
             return Problem(worker.error_reason, message)
     return None
 
@@ -205,25 +184,20 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
-    """A rebalance that does not come to its end: nobody reads some of the partitions, or any.
-
-    Its time is that between two observations of this process; a new process starts its own count.
-    """
+    """The problem if a rebalance takes long. Until it ends, some or all partitions are not read. The duration is
+    measured between observations of this process, so a new process starts from zero."""
     observed = facts.observed_group
     if observed is None or observed.state not in REBALANCING:
         return None
-    began = observed.observed_at
-    for transition in reversed(observed.transitions):
-        if transition.after not in REBALANCING:
-            break
-        began = transition.at
+    latest = takewhile(lambda transition: transition.after in REBALANCING, reversed(observed.transitions))
+    *_, began = observed.observed_at, *(transition.at for transition in latest)
     if observed.observed_at - began < REBALANCE_LONG_S:
         return None
     mine = {pod.name for pod in facts.pods}
     revoking = sorted(worker.pod for worker in facts.workers if worker.revoking and worker.pod in mine)
-    held_up = "a member that takes long to give its partitions back, or to assign them, holds it up"
+    held_up = "it waits for a member that is slow to release its partitions, or to assign them"
     if revoking:
-        held_up = f"it waits for handlers that hold partitions, in {name_some(revoking)}"
+        held_up = f"it waits for handlers that have not released their partitions, in {name_some(revoking)}"
     return Problem(
         conditions.REBALANCE_TAKES_LONG,
         f"the group has been rebalancing since {times.to_text(began)} and is in {observed.state}: {held_up}; see "
@@ -232,7 +206,7 @@ def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _transaction(facts: ConsumerGroupFacts) -> Problem | None:
-    """A transaction that stays open: readers of committed records wait for its end, and their lag is 0 meanwhile."""
+    """The problem of a hanging transaction: until it ends, consumers with read_committed wait, and their lag is 0."""
     hanging = facts.observed_group.hanging if facts.observed_group is not None else {}
     if not hanging:
         return None
@@ -242,28 +216,26 @@ def _transaction(facts: ConsumerGroupFacts) -> Problem | None:
     more = f"; the same in {name_some(others)}" if others else ""
     return Problem(
         conditions.TRANSACTION_HANGS,
-        f"{topic}-{number} stands at offset {first.offset} since {times.to_text(first.since)}: a transaction that "
-        f"begins there is open, and the group, which reads committed records only, does not get the {behind} records "
-        "from there on, which its lag leaves out. See to the producer; of one that is gone brokers end the transaction "
-        "after its transaction.timeout.ms. If it stays, find it with kafka-transactions.sh --bootstrap-server ... "
-        f"find-hanging --topic {topic}, and end it with abort --topic {topic} --partition {number} --start-offset "
-        f"{first.offset}{more}",
+        f"{topic}-{number} has been blocked at offset {first.offset} since {times.to_text(first.since)}: a transaction "
+        f"that starts there is open. The group reads only committed records, so it does not get the {behind} records "
+        "from there on, and its lag does not count them. Check the producer; if it no longer runs, brokers end the "
+        "transaction after its transaction.timeout.ms. If the transaction stays open, find it with "
+        f"kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topic}, and end it with abort --topic "
+        f"{topic} --partition {number} --start-offset {first.offset}{more}",
     )
 
 
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """The first certain problem with a topic: one that has not been observed yet is no problem."""
+    """The first known problem with a topic, or None. A topic that has not been observed yet is no problem."""
     if facts.observation is None or not facts.observation.reachable:
         return None
     missing = missing_topics(facts.group, facts.view)
     if missing is not None:
         return missing
-    topics = facts.observation.topics
-    sources = facts.view.source_topics
-    needed = (*(sources or ()), *facts.group.spec.handler.outputs)
-    bad = {name: topics[name].error for name in needed if name in topics and topics[name].error}
-    for name, error in bad.items():
-        return Problem(str(error), f"topic {name} cannot be used, the brokers answer {error}")
+    for name in (*(facts.view.source_topics or ()), *facts.group.spec.handler.outputs):
+        topic = facts.observation.topics.get(name)
+        if topic is not None and topic.error:
+            return Problem(topic.error, f"topic {name} cannot be used: the brokers answer {topic.error}")
     return facts.topic_problem
 
 
@@ -273,14 +245,15 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _cluster,
     topics_problem,
     _revision,
-    _pods,
+    lambda facts: find_failure(facts.pods),
     deployment_problem,
     worker_problem,
     _late,
     _rebalance,
     _transaction,
     _policy,
-    _retry_pods,
+    # No record is lost, but waiting records are not retried.
+    lambda facts: find_failure(facts.retry_pods, conditions.RETRY_WORKERS_FAILING),
     _schedule,
     _offset_reset,
     _unread,

@@ -1,11 +1,11 @@
 """Conditions of a rollout: Progressing, Serving and Stalled.
 
-Progressing is True while the newest revision is on its way to the workers, and False when the rollout has ended, either
-way: its reason tells a success (Complete) from a refusal (Refused). Serving is about the records: True while workers of
-any good revision handle them. Stalled is the condition by which Helm and Flux take an object for failed (kstatus).
-"""
+Progressing is True while the newest revision is being rolled out, and False once the rollout has ended. The reason then
+distinguishes a success (Complete) from a refusal (Refused). Serving is True while workers of any good revision handle
+records. Helm and Flux treat an object as failed if Stalled is True (kstatus).
 
-from __future__ import annotations
+Decision: docs/decisions/0040-deployment-tools.md.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -21,15 +21,15 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 SPEC_MISTAKES: Final = frozenset(
     {c.SPEC_INVALID, c.SPEC_TOO_LARGE, c.TEMPLATE_REFUSED, c.TOPIC_PATTERN_REFUSED, c.HANDLER_CONTAINER_NOT_FOUND}
 )
-"""Problems that nothing but a change of the spec can end; all others may pass."""
+"""Problems that only a change of the spec can resolve. All other problems may end on their own."""
 
 
 BEING_MADE: Final = frozenset({c.NOT_YET_OBSERVED, c.TOPIC_NOT_CREATED, c.CHECKING_REVISION, c.ROLLING_OUT})
-"""Reasons of Ready of a fleet on the way to its first worker."""
+"""Reasons of the condition Ready while a fleet is being created and has no worker yet."""
 
 
 def is_being_made(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """True if two statuses that follow one another are of a fleet on the way to its first worker: the next follows."""
+    """True if both statuses show a fleet that is being created and has no ready worker: another status follows soon."""
     if before.get("observedGeneration") != after.get("observedGeneration"):
         return False
     ready = [c.find_condition(status.get("conditions") or (), c.READY) or {} for status in (before, after)]
@@ -38,7 +38,6 @@ def is_being_made(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def progressing(facts: ConsumerGroupFacts) -> Condition:
-    """Progress of the newest revision."""
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.PROGRESSING, "False", c.REFUSED, refusal.message)
@@ -51,7 +50,7 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
     if waits is not None:
         return Condition(c.PROGRESSING, "True", c.WAITING, f"{waits.reason}: {waits.message}")
     if phase is RolloutPhase.HELD:
-        message = "no workers are wanted; the newest revision is checked when there are"
+        message = "no workers are wanted; the newest revision is checked when workers are wanted"
         return Condition(c.PROGRESSING, "False", c.COMPLETE, message)
     if phase is RolloutPhase.CHECKING:
         message = f"a check pod tests revision {facts.revision} before workers run it"
@@ -61,7 +60,6 @@ def progressing(facts: ConsumerGroupFacts) -> Condition:
 
 
 def serving(facts: ConsumerGroupFacts) -> Condition:
-    """Workers that handle records, and their revisions."""
     if facts.group.spec.suspend:
         return Condition(c.SERVING, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
     if facts.scale.replicas == 0:
@@ -79,7 +77,7 @@ def serving(facts: ConsumerGroupFacts) -> Condition:
 
 
 def stalled(facts: ConsumerGroupFacts) -> Condition:
-    """True if the newest revision is refused: no time alone makes it run."""
+    """True if the newest revision is refused, so that waiting does not make it run."""
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.STALLED, "True", c.REFUSED, refusal.message)
@@ -87,7 +85,7 @@ def stalled(facts: ConsumerGroupFacts) -> Condition:
 
 
 def refused(facts: ConsumerGroupFacts) -> Problem | None:
-    """The refusal of the newest revision, by its check, by its pods, or by the API server; None without one."""
+    """The refusal of the newest revision by its check, by its pods, or by the API server; None if it is not refused."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     if phase is RolloutPhase.HELD and cause is not None and cause.reason in SPEC_MISTAKES:
         return cause
@@ -107,9 +105,9 @@ def refused(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def advanced_upgrade(facts: ConsumerGroupFacts) -> Upgrade | None:
-    """The last upgrade, as far as the rollout of its revision has come."""
-    if facts.upgrade is None or facts.turn.begins:
-        return facts.upgrade  # one that begins now: all that is seen is still of the revision before
+    """The last upgrade, with the phase that follows from the rollout of its revision."""
+    if facts.upgrade is None or facts.slot.begins:
+        return facts.upgrade  # if an upgrade starts now, all facts are still about the previous revision
     return advance(
         facts.upgrade,
         settled=progressing(facts).reason == c.COMPLETE,
@@ -123,9 +121,9 @@ def updated_replicas(facts: ConsumerGroupFacts) -> int:
 
 
 def find_wait(facts: ConsumerGroupFacts) -> Problem | None:
-    """The cause outside the revision for which its rollout stands still."""
+    """The problem outside the revision that delays its rollout; None without one."""
     if facts.group.paused and facts.rollout.phase is not RolloutPhase.HELD:
-        message = "the operator changes nothing while annotation consumerfleet.io/paused is set: remove it to go on"
+        message = "the operator changes nothing while annotation consumerfleet.io/paused is set: remove it to continue"
         return Problem(c.PAUSED_BY_ANNOTATION, message)
     if facts.refusal is not None:
         return facts.refusal

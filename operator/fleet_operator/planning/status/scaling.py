@@ -1,10 +1,8 @@
-"""`status.scaling` and the conditions of scaling: the last decision, with what it was decided from.
+"""`status.scaling` and the conditions of scaling: the last decision, with its inputs.
 
-Rates move all the time. An entry is written again when the decision changes, or a number moves by a factor of two, so
-that a fleet that stays as it is causes no writes.
+Rates change constantly. So the entry is written again only when the decision changes, or when a number changes by a
+factor of two. A fleet whose size stays the same then causes no writes.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,25 +17,23 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
 DRIFT: Final = 0.5
-"""Part of the larger number by which another may differ before it is shown again: a factor of two. The rates of many
-groups would otherwise be most of the operator's writes; the metrics are exact."""
+"""Share of the larger value by which a number must change to be written: 0.5 is a factor of two. Metrics are exact."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
 EXACT: Final = ("proposedReplicas", "decision")
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
-"""Limits under which the load chooses nothing, for as long as they last."""
+"""Values of `status.limit` for a fleet whose number of workers does not follow the load."""
 REMEDIES: Final = {
     limits.PARTITIONS: "no more workers can own a partition: add partitions, or make the handler faster",
-    limits.MAX_REPLICAS: "raise spec.scaling.maxReplicas, or that of the schedule in force, for more workers",
-    limits.REBALANCE_BUDGET: "raise spec.scaling.maxRebalancesPerHour if the group can stand more rebalances",
-    limits.HOT_PARTITION: "one partition can use one worker only: spread its keys, or make the handler faster",
+    limits.MAX_REPLICAS: "raise maxReplicas in spec.scaling, or in the schedule in force, for more workers",
+    limits.REBALANCE_BUDGET: "raise spec.scaling.maxRebalancesPerHour if the group tolerates more rebalances",
+    limits.HOT_PARTITION: "one partition can use only one worker: spread its keys, or make the handler faster",
     limits.STUCK_PARTITION: "see the condition Stuck, and spec.offsets.skip for records that cannot be handled",
-    limits.LAGGING: "see whether the handler waits for something that no worker is busy with",
-    limits.DOWNSTREAM: "see to the systems that the handler depends on; more workers are tried again within minutes",
+    limits.LAGGING: "check whether the handler waits for something while its worker is not busy",
+    limits.DOWNSTREAM: "check the systems that the handler depends on; more workers are tried again within minutes",
 }
 
 
 def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The field `scaling`, for a fleet with `spec.scaling`; `previous` is the status as stored."""
     if facts.group.spec.scaling is None:
         return {}
     before: Mapping[str, Any] = previous.get("scaling") or {}
@@ -46,7 +42,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
         return {"scaling": dict(before)} if before else {}
     shown = entry_of(decision)
     if decision.load_unknown and before:
-        # The last known numbers stay, with their time.
+        # The entry keeps its last known numbers and their time.
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
     step = _last_step(decision, before, previous, now)
     kept = {key: value for key, value in before.items() if key != "lastStep"}
@@ -56,8 +52,8 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
 
 
 def is_moved(before: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
-    exact = [{key: value for key, value in each.items() if key in EXACT} for each in (before, shown)]
-    return exact[0] != exact[1] or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
+    differs = any(before.get(name) != shown.get(name) for name in EXACT)
+    return differs or not all(_is_near(before.get(name), shown.get(name)) for name in DRIFTING)
 
 
 def entry_of(decision: ScaleDecision) -> dict[str, Any]:
@@ -65,17 +61,15 @@ def entry_of(decision: ScaleDecision) -> dict[str, Any]:
     assert inputs is not None, "a decision by load"
     rates = {"arrivalPerSecond": inputs.arrival, "perReplicaPerSecond": inputs.capacity, "rawReplicas": inputs.raw}
     entry: dict[str, Any] = {name: two_digits(value) for name, value in rates.items() if value is not None}
-    if inputs.useful is not None:
-        entry["usefulReplicas"] = inputs.useful
-    if decision.proposed is not None:
-        entry["proposedReplicas"] = decision.proposed
+    counts = {"usefulReplicas": inputs.useful, "proposedReplicas": decision.proposed}
+    entry |= {name: count for name, count in counts.items() if count is not None}
     return entry | {"decision": decision.verb, "reason": decision.reason[:REASON_CHARACTERS_MAX]}
 
 
 def _last_step(
     decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
 ) -> Mapping[str, Any] | None:
-    """The last change of the number of workers, with its reason: the next decision replaces that of the entry."""
+    """The last change of the number of workers, with its own reason: the next decision replaces the entry's reason."""
     known: Mapping[str, Any] | None = before.get("lastStep")
     target = previous.get("targetReplicas")
     if target is None or target == decision.replicas or decision.current in (None, decision.replicas):
@@ -85,7 +79,7 @@ def _last_step(
 
 
 def _is_near(before: str | int | None, now: str | int | None) -> bool:
-    """True if a number has not moved enough to be shown again."""
+    """True if a number has not changed enough to be written again."""
     if before is None or now is None or before == now:
         return before == now
     old, new = _stored_number(before), _stored_number(now)
@@ -93,7 +87,7 @@ def _is_near(before: str | int | None, now: str | int | None) -> bool:
 
 
 def _stored_number(text: str | int | None) -> float | None:
-    """A number of a stored status, which others may have written; None for one that no decision has."""
+    """A number in a stored status, which people may edit; None if no decision can have written it."""
     try:
         number = float(text) if text is not None else -1.0
     except ValueError:
@@ -105,7 +99,7 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     """False while the number of workers does not follow the load."""
     scaling, decision = facts.group.spec.scaling, facts.scale
     kept = decision.memory is not None and bool(decision.memory.count)
-    held = f"the fleet keeps the {decision.replicas} workers that its load asked for, until spec.replicas is edited"
+    held = f"the fleet keeps the {decision.replicas} workers that its load required, until spec.replicas is edited"
     if scaling is None:
         message = held if kept else "the fleet has spec.replicas workers"
         return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, message)
@@ -115,15 +109,15 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
     if scaling.paused:
         message = (
             f"spec.scaling.paused is true: the fleet keeps its {decision.replicas} workers until spec.replicas is "
-            "edited; status.scaling has what the load asks for"
+            "edited; status.scaling shows the number that the load needs"
         )
         return Condition(c.SCALING_ACTIVE, "False", limits.PAUSED, message)
     if decision.limit in INACTIVE:
         reason = c.LOAD_UNKNOWN if decision.limit == limits.UNKNOWN else decision.limit
         return Condition(c.SCALING_ACTIVE, "False", reason, decision.reason)
     if decision.proposed is not None:
-        count = held if kept else "spec.replicas holds"
-        message = f"spec.scaling.dryRun is true: {count}; status.scaling has what the load asks for"
+        count = held if kept else "spec.replicas applies"
+        message = f"spec.scaling.dryRun is true: {count}; status.scaling shows the number that the load needs"
         return Condition(c.SCALING_ACTIVE, "False", c.DRY_RUN, message)
     written = facts.group.spec.replicas
     if written not in (None, 1, decision.replicas):
@@ -136,13 +130,15 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
 
 
 def scaling_limited(facts: ConsumerGroupFacts) -> Condition:
-    """True while a rule keeps the fleet smaller than its load asks for."""
+    """True while a rule keeps the fleet smaller than its load requires."""
     decision = facts.scale
     if decision.inputs is None or decision.load_unknown:
         return Condition(c.SCALING_LIMITED, "Unknown", c.LOAD_UNKNOWN, "the load is unknown: see ScalingActive")
     if decision.limit not in limits.BOUNDS:
-        message = "no bound keeps the fleet from what its load asks for"
+        message = "no limit keeps the fleet below the number of workers that its load needs"
         if decision.limit in limits.HOLDS:
-            message = f"no bound is in force, but the number of workers stays while the limit is {decision.limit}"
+            message = (
+                f"no limit is reached, but the number of workers stays the same while status.limit is {decision.limit}"
+            )
         return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, message)
     return Condition(c.SCALING_LIMITED, "True", decision.limit, f"{decision.reason}; {REMEDIES[decision.limit]}")

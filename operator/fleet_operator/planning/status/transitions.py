@@ -1,14 +1,15 @@
 """`status.transitions`: the last changes of a Kafka group's state, with the cause of each.
 
-The observer's history is merged into the status, which is the record: an entry is known again by its state and time, so
-none is added twice, and a history that a new process begins continues the entries that are there.
+The observer's history is merged into the status, which keeps the entries when the operator restarts. The new state and
+the time identify an entry. So no entry is added twice, and a new process continues the existing entries.
 
-Causes come from three sources. Some moves have one cause by the protocol. Members that came or went are one that is
-deduced. A worker knows its own: it reports from which generation to which it joined, and why; entries carry the
-generation that they completed, counted from the last one known, so that no clocks are compared.
+Causes come from three sources. Some transitions have only one possible cause in the protocol. If members joined or
+left, the cause is deduced from that. Workers report their own causes, with the generations that they left and joined.
+An entry has the generation that it completed, counted from the last known generation, so that no clocks are compared.
+An unobserved rebalance is inferred only from a missing generation, and only from reports older than the observation.
+
+Decision: docs/decisions/0047-state-history.md.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -26,10 +27,10 @@ from fleet_operator.planning.problem import NAMED_MAX, name_some
 from fleet_operator.planning.status.members import STABLE
 
 TRANSITIONS_MAX: Final = 10
-"""The CRD's limit."""
+"""The CRD's limit of entries."""
 REPORT_SECONDS: Final = 300.0
-"""Time after which no worker is expected to say more about a transition. A generation needs an observation and an older
-report; on a busy machine either may come minutes late."""
+"""Seconds after which no worker is expected to report more about a transition. To determine a generation, the operator
+needs an observation and an older report, and on a busy machine either may be minutes late."""
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
@@ -43,7 +44,7 @@ BY_PROTOCOL: Final = {
     (COMPLETING, STABLE): "the leader has assigned the partitions",
     (PREPARING, EMPTY): "no member is left",
 }
-"""Moves of the coordinator that have one cause."""
+"""Causes of the transitions that can have only one cause, keyed by the old and the new state."""
 BY_OUTCOME: Final = {
     PREPARING: "a member joined again",
     COMPLETING: "all members have joined",
@@ -51,7 +52,7 @@ BY_OUTCOME: Final = {
     EMPTY: "no member is left",
     DEAD: "the group was deleted, or its offsets have expired",
 }
-"""Deduced causes, where no member came or went, by the state that was reached."""
+"""Deduced causes, keyed by the new state; used if no member joined or left."""
 UNSEEN: Final = "while the group was not observed"
 FIRST: Final = "first observation"
 
@@ -71,7 +72,7 @@ def project_transitions(
 
 
 def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
-    """The time at which the group came to its state; None where the entries do not say."""
+    """The time at which the group entered `state`; None if the entries do not show it."""
     if not entries or entries[-1]["to"] != state:
         return None
     at = times.from_text(entries[-1]["at"])
@@ -79,10 +80,8 @@ def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
 
 
 def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Sequence[WorkerObservation], now: float) -> bool:
-    """True if workers may yet say which generation the group has reached: idle groups have to be asked.
-
-    Workers that have answered at all count, also from before they joined.
-    """
+    """True if a worker may still report the generation that the group has reached, so that the workers must be asked
+    even if the group is idle. This includes workers whose last answer is older than their join."""
     if not entries or entries[-1]["to"] != STABLE or "generation" in entries[-1]:
         return False
     at = times.from_text(entries[-1]["at"])
@@ -93,38 +92,30 @@ def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Sequence[Worker
 
 
 def _merge(entries: list[Entry], history: Sequence[GroupTransition], name_of: NameOf) -> list[Entry]:
-    """The entries with what the observer has seen since the newest of them that it knows."""
+    """Append the transitions in the observer's history that are newer than the recorded entries."""
     known = {(entry["to"], entry["at"]) for entry in entries}
     places = [place for place, seen in enumerate(history) if (seen.after, times.to_milli_text(seen.at)) in known]
     for seen in history[places[-1] + 1 if places else 0 :]:
-        before = entries[-1]["to"] if entries else UNKNOWN_STATE
-        if seen.before != UNKNOWN_STATE:
-            entries.append(_entry(seen, seen.before, name_of))
-        elif before != seen.after:
+        known_before = seen.before != UNKNOWN_STATE
+        before = seen.before if known_before else entries[-1]["to"] if entries else UNKNOWN_STATE
+        if known_before or before != seen.after:
             entries.append(_entry(seen, before, name_of))
     return entries
 
 
 def _entry(seen: GroupTransition, before: str, name_of: NameOf) -> Entry:
     cause, inferred = _deduce(seen, before, name_of)
-    return {
-        "from": before,
-        "to": seen.after,
-        "at": times.to_milli_text(seen.at),
-        "cause": shorten(cause),
-        "inferred": inferred,
-    }
+    at = times.to_milli_text(seen.at)
+    return {"from": before, "to": seen.after, "at": at, "cause": shorten(cause), "inferred": inferred}
 
 
 def _deduce(seen: GroupTransition, before: str, name_of: NameOf) -> tuple[str, bool]:
-    """The cause, as far as the observation shows it, and whether it was deduced."""
+    """The cause that the observation shows, and True if that cause is only deduced."""
     if seen.before == UNKNOWN_STATE:
         return (FIRST, False) if before == UNKNOWN_STATE else (UNSEEN, True)
-    came, went = (
-        f"{name_some([name_of(name) for name in names], count)} {verb}" if count else ""
-        for names, count, verb in ((seen.joined, seen.joined_count, "joined"), (seen.left, seen.left_count, "left"))
-    )
-    members = "; ".join(part for part in (came, went) if part)
+    moves = ((seen.joined, seen.joined_count, "joined"), (seen.left, seen.left_count, "left"))
+    told = (f"{name_some([name_of(name) for name in names], count)} {verb}" for names, count, verb in moves if count)
+    members = "; ".join(told)
     protocol = BY_PROTOCOL.get((seen.before, seen.after))
     if protocol is not None and not members:
         return protocol, False
@@ -137,11 +128,9 @@ def _deduce(seen: GroupTransition, before: str, name_of: NameOf) -> tuple[str, b
 
 
 def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[WorkerObservation]) -> list[Entry]:
-    """Give entries that reached Stable their generation; add one for rebalances that no observation shows.
-
-    Generations are counted from the newest that an entry carries. Reports that are newer than the observation prove
-    nothing: the next observation may show the rebalance that they tell of.
-    """
+    """Give entries that reached Stable their generation, and add an entry for a rebalance that no observation shows.
+    Generations are counted from the newest one in an entry. Reports newer than the observation prove nothing, because
+    the next observation may show their rebalance."""
     if observed.state != STABLE or not entries or entries[-1]["to"] != STABLE:
         return entries
     members = {member.member_id for member in observed.members}
@@ -156,7 +145,8 @@ def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[
     base = max((place for place, entry in enumerate(entries) if "generation" in entry), default=-1)
     unnumbered = [entry for entry in entries[base + 1 :] if entry["to"] == STABLE]
     if base < 0 or any(entry["to"] in (EMPTY, DEAD) for entry in entries[base + 1 :]):
-        # Nothing to count from: a group that was deleted begins again at 1. So the report must be of this generation.
+        # Counting from an earlier generation is impossible, because a recreated group starts at 1. So only a report
+        # that is newer than the entry counts.
         at = times.from_text(unnumbered[-1]["at"]) if unnumbered else None
         fresh = [worker.generation for worker in known if at is not None and worker.heard_at >= at]
         if fresh:
@@ -168,22 +158,13 @@ def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[
     if unnumbered:
         unnumbered[min(generation - before, len(unnumbered)) - 1]["generation"] = generation
         return entries
-    missed: Entry = {
-        "from": STABLE,
-        "to": STABLE,
-        "at": times.to_milli_text(observed.observed_at),
-        "cause": f"generation {before} to {generation}",
-        "inferred": True,
-        "generation": generation,
-    }
-    return [*entries, missed]
+    cause, seen_at = f"generation {before} to {generation}", times.to_milli_text(observed.observed_at)
+    missed: Entry = {"from": STABLE, "to": STABLE, "at": seen_at, "cause": cause, "inferred": True}
+    return [*entries, missed | {"generation": generation}]
 
 
 def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> None:
-    """Replace deduced causes by those that workers report for the generation that a rebalance led to.
-
-    The cause belongs to the entry with which the rebalance began.
-    """
+    """Replace deduced causes with reported ones. A cause belongs to the entry that started the rebalance."""
     began, before = 0, -1
     for place, entry in enumerate(entries):
         generation = entry.get("generation")
@@ -196,8 +177,10 @@ def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> No
 
 
 def _causes(workers: Iterable[WorkerObservation], before: int, generation: int | None) -> list[str]:
-    """The workers' own reasons to join in the generations after `before` up to `generation`, or to leave those that
-    these followed. Without a generation those of workers that are on their way from the one before into the next."""
+    """Causes that workers report for a rebalance from generation `before` to `generation`: the worker joined a
+    generation above `before` and at most `generation`, or left one that is at least `before` and below `generation`. If
+    `generation` is None, the next generation is not complete. Then the causes are those of workers that have left
+    `before`, or have no earlier generation, and have not joined another one."""
 
     def fits(joined: int, left: int) -> bool:
         if generation is None:
@@ -213,7 +196,7 @@ def _causes(workers: Iterable[WorkerObservation], before: int, generation: int |
 
 
 def _report(entry: Entry, causes: Iterable[str]) -> None:
-    """Note a reported cause. Reports come one after the other, and go with their workers: none takes one back."""
+    """Record reported causes. They stay if later reports lack them, because a worker that is gone reports nothing."""
     reported = sorted(set(causes))
     if not reported:
         return

@@ -1,1 +1,1 @@
-"""The Backfill reconciler."""
+"""The reconciler of Backfills."""

@@ -1,10 +1,8 @@
-"""Everything that a Backfill's reconcile depends on, read once: from caches, or live before what cannot be taken back.
+"""Gathers everything that a Backfill's reconcile needs: from caches, or live before an irreversible step.
 
-Application and ledger are always read live, as no watch covers them: the CRD of applications may come and go, and a
-watch of a kind that goes ends all others.
+The application and the ledger are not watched, so they are always read live. Applications must not be watched because
+their CRD may be installed or removed at any time, and the loss of one watched kind would end all watches.
 """
-
-from __future__ import annotations
 
 import logging
 import math
@@ -20,30 +18,13 @@ from fleet_consumer.contract.worker_config import parse_config as parse_worker
 from fleet_operator.api.v1alpha1 import Backfill, ConsumerGroup, KafkaCluster, conditions
 from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, POD, SPARK_APPLICATION, STATEFUL_SET, JsonObject
 from fleet_operator.clients.kube import KubeForbiddenError, KubeNotFoundError
-from fleet_operator.planning.backfill import needs
+from fleet_operator.planning.backfill import needs, parsing, ranges
 from fleet_operator.planning.backfill.attempts import NEVER_WATCHED, AttemptEnd, Watched, read_end, subject_of, watch
 from fleet_operator.planning.backfill.manifests import Handlers, SourceFiles
+from fleet_operator.planning.backfill.parsing import SparkPod
 from fleet_operator.planning.backfill.phase import BackfillFacts
-from fleet_operator.planning.backfill.ranges import (
-    RangeQuestion,
-    Resolution,
-    TopicReading,
-    Unresolved,
-    ask_range,
-    find_other_cluster,
-    read_range,
-    resolve,
-)
-from fleet_operator.planning.backfill.readings import (
-    AT_LEAST,
-    Progress,
-    SparkPod,
-    end_by_message,
-    passes_of,
-    read_ledger,
-    read_pods,
-)
-from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState, read_application
+from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicOffsets, Unresolved
+from fleet_operator.planning.backfill.spark import NO_APPLICATION, SparkState, read_application
 from fleet_operator.planning.fleet.blocking import SOURCE_FILES_MAX, find_source_problem
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.fleet.revision import plan_revision
@@ -63,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The settings of the first attempt, and its sources."""
+    """The settings and sources of the first attempt, which later attempts use again."""
 
     config: Mapping[str, Any]
     files: SourceFiles
@@ -72,7 +53,8 @@ class Frozen:
 async def read_handlers(
     context: Context, backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, image: str
 ) -> Handlers | Problem:
-    """The handler of the revision that serves, else that of the spec, and the candidate. Raises KubeError."""
+    """Read the handler of the good revision that runs; if none runs, the handler of the group's spec. For a comparison,
+    also read the candidate's source. Returns the problem if a source is missing. Raises KubeError."""
     handlers = await _serving(context, group, cluster, image) or await _of_spec(context.store, group, cluster, image)
     compare = backfill.spec.compare
     reference = compare.config_map_ref if compare is not None else None
@@ -81,8 +63,8 @@ async def read_handlers(
     files = await read_source(context.store, backfill.metadata.namespace, reference.name)
     if not files or len(files) > SOURCE_FILES_MAX:
         message = (
-            f"ConfigMap {reference.name!r} with the candidate's source is not in namespace "
-            f"{backfill.metadata.namespace!r}, or has no text, or more than {SOURCE_FILES_MAX} files: create it with "
+            f"ConfigMap {reference.name!r} with the candidate's source does not exist in namespace "
+            f"{backfill.metadata.namespace!r}, has no text, or has more than {SOURCE_FILES_MAX} files: create it with "
             f"the module of {compare.callable!r}"
         )
         return Problem(conditions.CANDIDATE_SOURCE_NOT_FOUND, message)
@@ -90,9 +72,9 @@ async def read_handlers(
 
 
 async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster, image: str) -> Handlers | None:
-    """The handler of the good revision that the workers run; None without one.
+    """The handler of the good revision that the workers run; None if they run no good revision.
 
-    Connection and policies are no part of a revision for a Backfill: they are those of now.
+    The connection and the retry policies come from the present objects, not from the revision.
     """
     store, key = context.store, (group.metadata.namespace, group.metadata.name)
     owner = store.get(CONSUMER_GROUP, key)
@@ -100,8 +82,8 @@ async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster
     if owner is None or fleet is None or not is_owned_by(fleet, owner):
         return None
     revision = annotation_of(fleet, REVISION_ANNOTATION) or ""
-    mark = read_group_state(context, owner).fleet.marks.get(revision)
-    if mark is None or mark.state is not RevisionState.GOOD:
+    verdict = read_group_state(context, owner).fleet.verdicts.get(revision)
+    if verdict is None or verdict.state is not RevisionState.GOOD:
         return None
     record = await read_child(store, owner, CONFIG_MAP, naming.revision_config(key[1], revision))
     if record is None:
@@ -120,7 +102,6 @@ async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster
 
 
 async def _of_spec(store: Store, group: ConsumerGroup, cluster: KafkaCluster, image: str) -> Handlers | Problem:
-    """The handler of the group's spec, of which no revision serves yet."""
     python = group.spec.handler.python
     reference = python.config_map_ref if python is not None else None
     files = None
@@ -134,7 +115,7 @@ async def _of_spec(store: Store, group: ConsumerGroup, cluster: KafkaCluster, im
 
 
 async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Frozen | Problem:
-    """The settings of the first attempt, for a further one. Raises KubeError."""
+    """Read the settings and sources of the first attempt for a later attempt. Raises KubeError."""
     name = backfill.metadata.name
     found = await read_live(store, owner, CONFIG_MAP, naming.backfill_settings(name))
     config = read_object((found or {}).get("data", {}).get(BACKFILL_FILE))
@@ -156,63 +137,66 @@ async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Fr
 
 def _lost(name: str) -> Problem:
     message = (
-        f"ConfigMap {name!r}, which the first attempt was given, is gone, and records of one Backfill are handled "
-        "alike: raise spec.retry to go on with the handler that the group has now"
+        f"ConfigMap {name!r} of the first attempt does not exist, and all attempts of a Backfill must use the same "
+        "handler: raise spec.retry to continue with the group's present handler"
     )
     return Problem(conditions.SETTINGS_LOST, message)
 
 
 ANSWER_SECONDS: Final = 60.0
 UNKNOWN_MAX: Final = 3
-"""Answers in a row without the topic after which it is believed: one that was just created is not known everywhere."""
+"""Number of consecutive answers without the topic after which the topic counts as missing, because some brokers learn
+of a new topic later than others."""
 
 
 @dataclass(slots=True)
 class RangeRead:
-    """The reads of one Backfill's range, and the newest resolution.
+    """The results of reading one Backfill's range from Kafka, and the newest resolution of the range to offsets.
 
-    `now` (wall seconds) and `highs` are those of the first read: neither the time nor the end of a range moves on while
-    it waits for something. Those of a topic that was made again are its own.
+    `now` (epoch seconds) and `highs` (high watermarks) are from the first read, so that the range does not change while
+    the Backfill waits. If the topic was recreated, `highs` are from the first read of the new topic.
     """
 
     now: float
     highs: Mapping[int, int] | None = None
     topic_id: str | None = None
-    resolution: Resolution | None = None
+    resolution: ranges.Resolution | None = None
     unknown: int = 0
 
-    def take(self, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicReading) -> None:
+    def record_answer(
+        self, backfill: Backfill, group: ConsumerGroup, question: RangeQuestion, read: TopicOffsets
+    ) -> None:
         self.unknown = self.unknown + 1 if read.partitions is None else 0
         if read.partitions is not None:
             known = self.highs if self.highs is not None and self.topic_id == read.topic_id else {}
             self.highs, self.topic_id = {**read.highs, **known}, read.topic_id
             read = replace(read, highs=self.highs)
         if 0 < self.unknown < UNKNOWN_MAX:
-            message = f"topic {question.topic!r} is not known to the brokers yet; it is asked for again"
+            message = f"the brokers do not know topic {question.topic!r} yet; the operator asks again"
             self.resolution = Unresolved(Problem(conditions.SOURCE_TOPIC_NOT_FOUND, message))
             return
         missing = needs.missing_topic(group, read.unknown) if read.partitions is not None else None
-        self.resolution = Unresolved(missing) if missing is not None else resolve(backfill, question, read)
+        self.resolution = Unresolved(missing) if missing is not None else ranges.resolve(backfill, question, read)
 
 
 @dataclass(slots=True)
 class Memory:
-    """Facts about a Backfill that only this process knows, until its end. Times are monotonic seconds.
+    """Data that this process has about a Backfill, until its end. Times are monotonic seconds.
 
-    `ended` is the attempt whose end is in the status, and when this process first saw that. `orders` are those that the
-    driver was last given, at `ordered_at`. The ledger has shown `at_least` so many offsets as done; None before it was
-    written.
+    - `ended`: the attempt whose end is in the status, and the time when this process first saw that end.
+    - `control`: the last instructions for the driver, written at `control_written_at`.
+    - `at_least`: number of offsets that the ledger or the status has shown as done; None while neither has.
     """
 
     watched: Watched = NEVER_WATCHED
     ended: tuple[int, float] | None = None
-    orders: Control | None = None
-    ordered_at: float = 0.0
+    control: Control | None = None
+    control_written_at: float = 0.0
     range: RangeRead | None = None
     at_least: int | None = None
 
     def since_end(self, end: AttemptEnd | None, now: float) -> float:
-        """Seconds since this process saw the end of the last attempt in status; infinity before the first end."""
+        """Seconds since this process first saw the last attempt's end in the status; infinity before the first end."""
         if end is None:
             return math.inf
         if self.ended is None or self.ended[0] != end.attempt:
@@ -222,7 +206,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """A Backfill with its facts and the objects behind them; `handlers` are those of a first attempt."""
+    """The facts about a Backfill, and their source objects. `handlers` is set only before the first attempt."""
 
     body: JsonObject
     facts: BackfillFacts
@@ -233,27 +217,29 @@ class Gathered:
 
 
 class Gatherer:
-    """Reads, and what they leave in memory. Used on the event loop only."""
+    """Reads the facts about Backfills and updates their memory. Used on the event loop only."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     async def read(self, memory: Memory, body: JsonObject, backfill: Backfill, *, live: bool) -> Gathered:
-        """The facts; with `live` pods are read from the API server. Raises KubeError."""
+        """Gather the facts; with `live`, pods are read from the API server. Raises KubeError."""
         now = self._context.clock.monotonic()
         referenced = read_group(self._context, backfill.group_key)
         application, ledger, pods = await self._children(body, backfill, live=live)
-        resolved = read_range(backfill)
+        resolved = ranges.read_range(backfill)
         progress = None
         if resolved is not None:
-            passes = passes_of(backfill, self._context.settings.spark_image)
+            passes = parsing.passes_of(backfill, self._context.settings.spark_image)
             if memory.at_least is None:
                 memory.at_least = _known_least(backfill)
-            progress = read_ledger(backfill, resolved, passes, ledger, memory.at_least)
-            if isinstance(progress, Progress) and progress.ledger is not None:
+            progress = parsing.read_ledger(backfill, resolved, passes, ledger, memory.at_least)
+            if isinstance(progress, parsing.Progress) and progress.ledger is not None:
                 memory.at_least = progress.covered
         seen = read_application(application)
-        driver = self._driver(backfill, seen, pods)
+        usual = f"{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
+        driver = next((pod for pod in pods if pod.name == (seen.driver_pod or usual)), None)
+        end = driver.end if driver is not None else None
         written = (ledger or {}).get("data") or {}
         text = "".join(written.get(key, "") for key in (LEDGER_KEY, ALIVE_KEY))
         memory.watched = watch(memory.watched, subject_of(backfill, seen, text), now)
@@ -264,11 +250,11 @@ class Gatherer:
             group_gone=referenced.gone,
             resolved=resolved,
             resolution=memory.range.resolution if memory.range is not None else None,
-            elsewhere=find_other_cluster(resolved, referenced.seen),
+            elsewhere=ranges.find_other_cluster(resolved, referenced.seen),
             progress=progress,
             application=seen,
             known=bool(backfill.status.get("applicationUid")),
-            driver=driver.end if driver is not None and driver.end is not None else end_by_message(seen.message),
+            driver=end if end is not None else parsing.end_by_message(seen.message),
             waiting=_waiting(driver, pods),
             pods_left=tuple(pod.name for pod in pods if not pod.ended),
             watched=memory.watched,
@@ -278,17 +264,17 @@ class Gatherer:
         return await self._with_needs(found)
 
     def ask_range(self, session: RunSession[Memory], found: Gathered) -> None:
-        """Have the range resolved in the background, for a Backfill without an obstacle."""
+        """Start to resolve the range in the background. The Backfill must have no obstacle."""
         backfill, group, seen = found.facts.backfill, found.referenced.group, found.referenced.seen
-        assert group is not None, "without a group there is an obstacle"
-        assert seen is not None, "without an observation there is an obstacle"
+        assert group is not None, "no range is read without a ConsumerGroup"
+        assert seen is not None, "no range is read before the Kafka cluster was observed"
         topic = needs.source_topic(backfill, group)
         if isinstance(topic, Problem):
             return
         memory = session.memory
         asked = memory.range = memory.range or RangeRead(self._context.clock.wall())
         cluster, of = (group.metadata.namespace, group.spec.cluster_ref.name), group
-        question = ask_range(
+        question = ranges.ask_range(
             backfill,
             topic,
             read_committed=group.spec.consumer.isolation_level == "ReadCommitted",
@@ -304,7 +290,7 @@ class Gatherer:
 
         session.ask(
             lambda: self._context.observers.change(cluster, seen.cluster_id, lambda admin: admin.read_topic(question)),
-            lambda read: asked.take(backfill, of, question, read),
+            lambda read: asked.record_answer(backfill, of, question, read),
             fail,
             seconds=ANSWER_SECONDS,
         )
@@ -312,7 +298,7 @@ class Gatherer:
     async def _children(
         self, body: JsonObject, backfill: Backfill, *, live: bool
     ) -> tuple[JsonObject | None, JsonObject | None, tuple[SparkPod, ...]]:
-        """The newest application, the ledger, and pods of all attempts."""
+        """Read the newest application, the ledger, and the pods of all attempts."""
         (namespace, name), store = key_of(body), self._context.store
         application = ledger = None
         if backfill.attempts:
@@ -321,15 +307,16 @@ class Gatherer:
             ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
         ended = read_application(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
         last = read_end(backfill.status)
-        # Of a driver whose end is not on record yet, the cache may not have the last word.
+        # Read pods live until the driver's end is recorded, because the cache may lag.
         if live or (ended and (last is None or last.attempt != backfill.attempts)):
             pods = (await store.list(POD, namespace, f"{BACKFILL_LABEL}={name}")).items
         else:
             pods = store.cache(POD).having((namespace, backfill.spec.group_ref.name))
-        return application, ledger, read_pods(pod for pod in pods if label_of(pod, BACKFILL_LABEL) == name)
+        own = tuple(parsing.read_pod(pod) for pod in pods if label_of(pod, BACKFILL_LABEL) == name)
+        return application, ledger, own
 
     async def _with_needs(self, found: Gathered) -> Gathered:
-        """Add what only an attempt that is not under way needs: Spark, and the handlers where it takes them."""
+        """Add the facts that only a new attempt needs: about Spark, and the handlers if the Backfill uses them."""
         facts, referenced = found.facts, found.referenced
         backfill, group, cluster = facts.backfill, referenced.group, referenced.cluster
         if facts.application.state is not NO_APPLICATION.state:
@@ -349,36 +336,35 @@ class Gatherer:
         return replace(found, facts=facts, handlers=handlers)
 
     async def _missing_spark(self, body: JsonObject) -> Problem | None:
-        """The reason why no application can be made; asked each time, as a CRD may come and go."""
+        """The reason why no application can be created, or None. The API server is asked each time, because the CRD may
+        be installed or removed."""
         namespace, name = key_of(body)
         kind = SPARK_APPLICATION
         try:
             await self._context.store.list(kind, namespace, f"{BACKFILL_LABEL}={name}")
         except KubeNotFoundError:
             message = (
-                f"the API server has no {kind.plural}.{kind.group}: install the kubeflow Spark operator, "
-                "and the Backfill begins"
+                f"the API server has no {kind.plural}.{kind.group}: install the kubeflow Spark operator; "
+                "the Backfill then starts automatically"
             )
             return Problem(conditions.SPARK_NOT_INSTALLED, message)
         except KubeForbiddenError as error:
             return Problem(conditions.FORBIDDEN_BY_API_SERVER, str(error))
         return None
 
-    def _driver(self, backfill: Backfill, seen: SeenApplication, pods: tuple[SparkPod, ...]) -> SparkPod | None:
-        usual = f"{naming.backfill_application(backfill.metadata.name, backfill.attempts)}-driver"
-        return next((pod for pod in pods if pod.name == (seen.driver_pod or usual)), None)
-
 
 def _known_least(backfill: Backfill) -> int | None:
-    """The least number of offsets that are remembered as done. Of a run that had ended, its end has it."""
-    found = backfill.status.get(AT_LEAST)
+    """The number of offsets that are already done according to the status; None if it has no such number. The status of
+    an ended Backfill lacks this number, so a retry uses `offsetsCovered`."""
+    found = backfill.status.get(parsing.AT_LEAST)
     if found is None and backfill.is_reopened:
         found = backfill.status.get("offsetsCovered") or None
     return found if isinstance(found, int) else None
 
 
 def _waiting(driver: SparkPod | None, pods: tuple[SparkPod, ...]) -> Problem | None:
-    """The wait of the driver, or else of another pod."""
+    """The problem that keeps the driver waiting or, without one, the first problem of another pod; None if no pod
+    waits."""
     if driver is not None and driver.waiting is not None:
         return driver.waiting
     return next((pod.waiting for pod in pods if pod.waiting is not None), None)

@@ -1,1 +1,1 @@
-"""The ConsumerGroup reconciler: gather, decide, act, publish."""
+"""The reconciler of ConsumerGroups: gathers facts, decides, acts, and publishes the status."""

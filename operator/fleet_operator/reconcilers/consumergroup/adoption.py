@@ -1,6 +1,9 @@
-"""Adoption of a former fleet: the image that runs is pinned first, then objects change hands, workers last."""
+"""Adopts the fleet of a former ConsumerGroup: its objects get a new owner, the StatefulSets last.
 
-from __future__ import annotations
+The image that the workers run is stored before a StatefulSet gets its new owner. An owner reference is changed only if
+the object still has the resourceVersion that was read. The next reconcile continues an interrupted adoption.
+Decision: docs/decisions/0046-waves-and-adoption.md.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,16 +17,16 @@ from fleet_operator.planning.state.group import GroupState
 from fleet_operator.reconcilers.context import Context, is_owned_by
 from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
-from fleet_operator.runtime.events import News
+from fleet_operator.runtime.events import Event
 
 
 async def adopt(context: Context, body: JsonObject) -> bool:
-    """Take over the fleet of a former ConsumerGroup of this name, if the object asks for it.
+    """Take over the fleet of a former ConsumerGroup of this name, if an annotation of the object asks for it.
 
-    Returns True if there was one, and the object is to be reconciled again. Raises KubeError, to be tried again: the
-    StatefulSets, by which a fleet is known, change hands last.
+    Returns True if objects were taken over; the ConsumerGroup must then be reconciled again. Raises KubeError. A
+    repeated call is safe, because a former fleet is found by its StatefulSets, and they change owner last.
     """
-    if not asks_to_adopt(body) or not _sees_strangers(context, body):
+    if not asks_to_adopt(body) or not _sees_unowned(context, body):
         return False
     found: list[tuple[Kind, JsonObject]] = []
     for kind, key in _names(context, body):
@@ -36,13 +39,13 @@ async def adopt(context: Context, body: JsonObject) -> bool:
         if kind == kinds.STATEFUL_SET:
             await _pin_image(context, body, child)
         context.store.learn(kind, await context.store.kube.merge(adopted(child, body)))
-    note = f"took over {len(found)} objects of a former ConsumerGroup of this name"
-    context.events.record(News(body, "Normal", "FleetAdopted", note))
+    note = f"adopted {len(found)} objects of a former ConsumerGroup of this name"
+    context.events.record(Event(body, "Normal", "FleetAdopted", note))
     return True
 
 
-def _sees_strangers(context: Context, body: JsonObject) -> bool:
-    """True if the caches have objects with the group's label that are not its own; costs no call."""
+def _sees_unowned(context: Context, body: JsonObject) -> bool:
+    """True if the caches have a StatefulSet or ConfigMap with the group's label that the group does not own."""
     key = key_of(body)
     for kind in (kinds.STATEFUL_SET, kinds.CONFIG_MAP):
         if any(not is_owned_by(found, body) for found in context.store.cache(kind).having(key)):
@@ -63,7 +66,7 @@ def _names(context: Context, body: JsonObject) -> Iterator[tuple[Kind, Key]]:
 
 
 async def _pin_image(context: Context, body: JsonObject, workers: JsonObject) -> None:
-    """Pin the group to the image that runs, or the adopted fleet would go over to the operator's at once."""
+    """Store the image that the workers run, because the adopted fleet would otherwise switch to the default image."""
     image, state = running_image(workers), context.states.read(body, GroupState)
     if image is not None and not body["spec"].get("image") and state.upgrade.image is None:
         pinned = replace(state.upgrade, image=image, source="Operator")

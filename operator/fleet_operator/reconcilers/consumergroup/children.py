@@ -1,12 +1,10 @@
-"""Carries out a plan on a ConsumerGroup's children, in the one order in which every interruption is harmless.
+"""Applies a plan to a ConsumerGroup's children, in an order in which an interruption at any point is harmless.
 
-Policies come before the workers that mount them, records before the objects that they describe, marks before what they
-allow, then the StatefulSets, pod annotations, and removals. Whatever of these the API server refuses, the fleet gets
-its size at the revision that it has, and waiting retries their workers; nothing is removed then. An object that has a
-child's name but another owner is never taken over: the plan stops there and the status reports it.
+The order: policies, before workers mount them; revision records, before workers run the revisions; check pods;
+StatefulSets; pod annotations; clean-up. If the API server refuses a policy or record, nothing is removed, but the fleet
+is still scaled at its present revision, so that waiting retries get workers. An object with a child's name but another
+owner is never taken over. It stops the plan, and the status reports it.
 """
-
-from __future__ import annotations
 
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -26,21 +24,20 @@ from fleet_operator.planning.labels import RECORD, SIBLINGS_ANNOTATION, annotati
 from fleet_operator.planning.offsets.skips import places_of, pods_with_old_skips, skip_config_map
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import has_retries, pods_with_old_policies
-from fleet_operator.planning.retry.publication import tell_of_kept
+from fleet_operator.planning.retry.published_policies import report_kept
 from fleet_operator.planning.retry.records import Published, group_config_map
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan
 from fleet_operator.reconcilers.context import Context, ForeignObjectError, apply_owned, create_owned, is_owned_by
 from fleet_operator.runtime.cache import key_of
-from fleet_operator.runtime.events import News
+from fleet_operator.runtime.events import Event
 from fleet_operator.runtime.store import digest
 
 REFUSED_RETRY_S: Final = 30.0
-"""Pause before the API server is asked again for a child that it has refused."""
-
+"""Pause in seconds before the operator repeats a write that the API server refused."""
 
 BUDGETED_WORKERS: Final = 2
-"""Number of workers from which on a part has a disruption budget: it lets one of them be evicted at a time."""
+"""Smallest number of workers for which a part gets a PodDisruptionBudget. The budget allows one eviction at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +47,12 @@ class Children:
     plan: Plan
 
     async def carry_out(self) -> Problem | None:
-        """Carry out the plan. Returns the first refusal of the API server, if any; raises other KubeErrors."""
-        publication = self.plan.retry.publication if self.plan.retry is not None else None
+        """Carry out the plan. Returns the first problem: the API server refused a write, or an object of another owner
+        has a child's name. Returns None without a problem. Raises other KubeErrors."""
+        published = self.plan.retry.published if self.plan.retry is not None else None
         self._report_changed_pods()
         try:
-            held = await _refusal_of(self._prepare(publication))
+            held = await _refusal_of(self._prepare(published))
             if held is not None:
                 for part in self.plan.parts:
                     await _refusal_of(self._resize(part))
@@ -64,54 +62,59 @@ class Children:
                 await _refusal_of(self._remove_part(part) if part.remove else self._apply_part(part))
                 for part in self.plan.parts
             ]
-            await self._notify_pods(publication)
+            await self._notify_pods(published)
             refused = next((refusal for refusal in parts if refusal is not None), None)
             if refused is None:
                 await self._clean_up()
         except (KubeInvalidError, KubeForbiddenError) as error:
             return _refusal(error)
         except ForeignObjectError as error:
-            # Often one of a group of the same name that was deleted just now: garbage collection takes a moment.
+            # Often this is a child of a namesake that was just deleted, because garbage collection takes a moment.
             return Problem(conditions.NAME_TAKEN, str(error))
         return check or refused
 
-    async def _prepare(self, publication: Published | None) -> None:
-        """Make what workers of the wanted revision need."""
-        if publication is not None and self.gathered.older is None:
-            await self._publish(publication)
+    async def _prepare(self, published: Published | None) -> None:
+        """Create or update the ConfigMaps that workers of the wanted revision need."""
+        if published is not None and self.gathered.older is None:
+            await self._publish(published)
         await self._publish_skips()
         await self._record_revision()
 
     def _report_changed_pods(self) -> None:
-        """Tell of pods whose containers somebody has changed: to put them back is to delete them."""
+        """Record an Event for each pod whose containers somebody has changed. Only deleting the pod reverts this."""
         for pod in (pod for part in self.gathered.parts.values() for pod in part.pods):
             if editors := pod["metadata"].get(EDITED):
                 note = (
-                    f"Pod `{pod['metadata']['name']}` was changed by {editors}: its containers may not be those of its "
-                    "revision; delete the pod to have it made again"
+                    f"Pod `{pod['metadata']['name']}` was changed by {editors}: its containers may differ from "
+                    "those of its revision; delete the pod to have it created again"
                 )
-                self.context.events.record(News(self.gathered.body, "Warning", "ChangedByOthers", note))
+                self.context.events.record(Event(self.gathered.body, "Warning", "ChangedByOthers", note))
 
-    async def _publish(self, publication: Published) -> None:
+    async def _publish(self, published: Published) -> None:
         before, group = self.gathered.published, self.gathered.group
-        await (self._apply if before is not None else self._create)(group_config_map(group, publication))
-        if before is None or before.current != publication.current:
-            self._record("PolicyPublished", f"failures from now on follow {publication.policy}@{publication.current}")
+        await (self._apply if before is not None else self._create)(group_config_map(group, published))
+        if before is None or before.current != published.current:
+            self._record(
+                "PolicyPublished",
+                f"records that fail from now on follow policy revision {published.policy}@{published.current}",
+            )
         if before is None:
             return
-        dropped = {revision.hash for revision in before.known} - {revision.hash for revision in publication.known}
+        dropped = {revision.hash for revision in before.known} - {revision.hash for revision in published.known}
         if dropped:
-            self._record("PolicyForgotten", f"no record waits under revision {', '.join(sorted(dropped))} any more")
+            self._record(
+                "PolicyForgotten", f"removed policy revisions that no waiting record uses: {', '.join(sorted(dropped))}"
+            )
         if group.spec.deletion.retry_topics == "Keep":
-            for note in tell_of_kept(group.group_id, before, publication, self.plan.views.view.flow):
+            for note in report_kept(group.group_id, before, published, self.plan.views.view.flow):
                 self._record("RetryTopicsKept", note)
 
-    async def _notify_pods(self, publication: Published | None) -> None:
-        """Have running pods read the newest policies and skipped records soon; a pod that is gone needs neither."""
+    async def _notify_pods(self, published: Published | None) -> None:
+        """Annotate running pods, so that they soon read the newest policies and skipped records."""
         store = self.context.store
         pods = [pod for part in self.gathered.parts.values() for pod in part.pods]
         with_retries = [pod for pod in pods if has_retries({"spec": pod["spec"]})]
-        policies = pods_with_old_policies(with_retries, publication) if publication is not None else {}
+        policies = pods_with_old_policies(with_retries, published) if published is not None else {}
         skips = pods_with_old_skips(pods, self.gathered.group)
         for patch in notices(pods, policies, skips):
             try:
@@ -120,11 +123,12 @@ class Children:
                 continue
 
     async def _publish_skips(self) -> None:
-        """A group that never had records to skip, and never grew, gets no ConfigMap; an emptied list is published as
-        empty. It comes before the StatefulSet: the workers of a step read it when they start.
+        """Publish the records to skip and the scaling step in a ConfigMap. It is written before the StatefulSet,
+        because new workers read it at their start.
 
-        Without records the name may be anybody's, and the file of a step is a convenience: a ConfigMap of another
-        owner, or a refusal, is in the way of nothing.
+        A group that never had records to skip or a scaling step gets no ConfigMap; a list that became empty is
+        published as an empty list. If only a scaling step is to be published, a refusal or another owner's ConfigMap of
+        this name is ignored, because the scaling step is only an optimization.
         """
         group, step = self.gathered.group, self.plan.join_step
         name = naming.skip_config(group.metadata.name)
@@ -136,7 +140,8 @@ class Children:
                 await self._apply(skip_config_map(group, step))
 
     async def _record_revision(self) -> None:
-        """The handler's copy comes first: a record proves by its existence that the objects it names exist."""
+        """Store the record of the wanted revision. The copy of the handler source is created first, because a record
+        shows that the objects it refers to exist."""
         revision, decision = self.plan.fleet.wanted, self.plan.fleet.decision
         group = self.gathered.group
         if revision is not None and decision.write_revision:
@@ -163,26 +168,29 @@ class Children:
             siblings.append(manifests.disruption_budget(group, wanted.part))
         proof, make = digest(siblings), self._apply if found is not None else self._create
         if found is not None:
-            await self._believe_siblings(found, wanted, siblings, proof)
+            await self._assume_siblings(found, wanted, siblings, proof)
         for sibling in siblings:
             await make(sibling)
         try:
-            await make(_proving(self.plan.fleet.stateful_set(self.gathered, wanted), proof))
+            # The annotation with the digest of the siblings proves that the siblings have been applied.
+            stateful_set = self.plan.fleet.stateful_set(self.gathered, wanted)
+            await make(kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof))
         except (KubeInvalidError, KubeForbiddenError):
             fleet = self.gathered.parts[wanted.part].fleet
             if fleet is not None and fleet.revision != wanted.target and fleet.revision in self.plan.fleet.templates:
                 kept = self.plan.fleet.stateful_set(self.gathered, replace(wanted, target=fleet.revision))
-                await self._apply(_proving(kept, proof))
+                await self._apply(kinds.annotated(kept, SIBLINGS_ANNOTATION, proof))
             raise
         if wanted.event is not None:
             self._record(*wanted.event)
 
-    async def _believe_siblings(
+    async def _assume_siblings(
         self, found: kinds.JsonObject, wanted: PartPlan, siblings: list[kinds.JsonObject], proof: str
     ) -> None:
-        """Believe the StatefulSet that its siblings are in place, or remove the budget of a fleet that became small.
+        """If a StatefulSet has the digest of its siblings (Service and PodDisruptionBudget), assume that they exist.
+        Otherwise remove the budget of a part that has become too small for it.
 
-        Before that it proves no longer that the budget is there: the fleet may grow again before it is gone.
+        The digest is removed before the budget, because the part may grow again before the budget is deleted.
         """
         if annotation_of(found, SIBLINGS_ANNOTATION) == proof:
             for sibling in siblings:
@@ -192,16 +200,16 @@ class Children:
             await self._remove(kinds.POD_DISRUPTION_BUDGET, wanted.part.child(self.gathered.group.metadata.name))
 
     async def _resize(self, wanted: PartPlan) -> None:
-        """Give a part its number of workers at the revision that it has."""
+        """Scale a part to its planned number of workers at its present revision."""
         fleet = self.gathered.parts[wanted.part].fleet
         if fleet is not None and fleet.revision in self.plan.fleet.templates and not wanted.remove:
             await self._apply_part(replace(wanted, target=fleet.revision, event=None))
 
     async def _remove_part(self, wanted: PartPlan) -> None:
-        """Delete a part's children, the StatefulSet last: it shows the next reconcile that something is left.
+        """Delete a part's children. The StatefulSet is deleted last: while it exists, reconciles continue the deletion.
 
-        Before that it proves no longer that the others are there: the part may be wanted again before it is gone. The
-        policies stay, for older revisions mount them.
+        The digest that proves that the StatefulSet's siblings exist is removed first, because the part may be wanted
+        again before the StatefulSet is deleted. Policies stay, because older revisions mount them.
         """
         found = self.gathered.parts[wanted.part].body
         if found is None:
@@ -230,7 +238,7 @@ class Children:
         return stored
 
     async def _clean_up(self) -> None:
-        """Delete pods that hold up the return to a good revision, and unused records."""
+        """Delete pods that block a rollback to a good revision, and delete records of unused revisions."""
         for part in self.plan.parts:
             await self._delete_pods(self.gathered.parts[part.part].pods, part.delete_pods)
         prune, name = self.plan.fleet.decision.prune, self.gathered.group.metadata.name
@@ -259,20 +267,15 @@ class Children:
     def _tell_of_others(self, body: kinds.JsonObject, others: str) -> None:
         if others:
             what = f"{body['kind']} `{body['metadata']['name']}`"
-            note = f"{what} was changed by {others}: put back; what pods need belongs into spec.template"
-            self.context.events.record(News(self.gathered.body, "Warning", "ChangedByOthers", note))
+            note = f"{what} was changed by {others}: the change was reverted; specify what pods need in spec.template"
+            self.context.events.record(Event(self.gathered.body, "Warning", "ChangedByOthers", note))
 
     def _record(self, reason: str, note: str) -> None:
-        self.context.events.record(News(self.gathered.body, "Normal", reason, note))
-
-
-def _proving(stateful_set: kinds.JsonObject, proof: str) -> kinds.JsonObject:
-    """A StatefulSet that proves of its siblings that they were made before."""
-    return kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof)
+        self.context.events.record(Event(self.gathered.body, "Normal", reason, note))
 
 
 async def _refusal_of(step: Awaitable[None]) -> Problem | None:
-    """The API server's refusal of a step that holds up no other."""
+    """Await a step; returns the API server's refusal, or None if it accepted the step."""
     try:
         await step
     except (KubeInvalidError, KubeForbiddenError) as error:
@@ -283,11 +286,13 @@ async def _refusal_of(step: Awaitable[None]) -> Problem | None:
 def _refusal(error: KubeInvalidError | KubeForbiddenError) -> Problem:
     if isinstance(error, KubeInvalidError):
         return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
-    # A quota, a right, an admission policy: the revision is not to blame, and it may pass.
-    return Problem(conditions.FORBIDDEN_BY_API_SERVER, f"{error}; tried again every {REFUSED_RETRY_S:.0f} s")
+    # The cause is not the revision, but a quota, a permission or an admission policy, which may change.
+    return Problem(
+        conditions.FORBIDDEN_BY_API_SERVER, f"{error}; the operator tries again every {REFUSED_RETRY_S:.0f} s"
+    )
 
 
 def _watched(config_map: kinds.JsonObject) -> kinds.JsonObject:
-    """A record with the label that its watch selects by."""
+    """Add to a ConfigMap the label that the watch of ConfigMaps selects."""
     metadata = config_map["metadata"]
     return {**config_map, "metadata": {**metadata, "labels": {**metadata["labels"], HANDLER_LABEL: RECORD}}}

@@ -1,6 +1,4 @@
-"""The concern of the fleet: records of revisions, the rollout at the decided number of workers, its objects. Pure."""
-
-from __future__ import annotations
+"""Decides about main workers: revisions, the rollout for the decided number of workers, and the StatefulSet. Pure."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
@@ -9,18 +7,14 @@ from typing import Any, Final
 from fleet_consumer.contract import naming
 from fleet_consumer.contract.pod import WORKER_FILE
 from fleet_operator.clients.kinds import JsonObject
-from fleet_operator.planning.fleet import manifests, readings, rollout
-from fleet_operator.planning.fleet.blocking import find_unproven_connection
-from fleet_operator.planning.fleet.deadlines import watch
+from fleet_operator.planning.fleet import blocking, deadlines, manifests, parsing, pod_template, rollout
 from fleet_operator.planning.fleet.parts import MAIN, FleetPart, PartPlan
-from fleet_operator.planning.fleet.pod_template import CLOSING_S
 from fleet_operator.planning.fleet.revision import (
     Inputs,
     Revision,
     inputs_of,
     is_known,
     request_digest,
-    with_inputs,
     with_known,
 )
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord, RolloutFacts, Watched
@@ -29,7 +23,7 @@ from fleet_operator.planning.labels import REVISION_ANNOTATION, annotation_of
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.fleet import retry_stateful_set
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.group import FleetState, RevisionMark
+from fleet_operator.planning.state.group import FleetState, RevisionVerdict
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
@@ -37,22 +31,21 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revisions:
-    """The revisions of a group, and the facts of the rollout at the number of workers before this plan.
+    """A group's revisions, and the facts for deciding the rollout.
 
-    - `wanted`: None when the spec cannot become one.
-    - `strangers`: those whose records cannot be trusted.
+    - `wanted`: None if no revision can be made from the spec.
+    - `untrusted`: revisions whose records cannot be trusted.
+    - `facts`: computed with the number of workers before this plan.
     """
 
     wanted: Revision | None
     records: dict[str, RevisionRecord]
-    strangers: frozenset[str]
+    untrusted: frozenset[str]
     facts: RolloutFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPlan:
-    """The decision about the main workers."""
-
     wanted: Revision | None
     records: dict[str, RevisionRecord]
     decision: rollout.RolloutDecision
@@ -61,23 +54,22 @@ class FleetPlan:
 
     @property
     def templates(self) -> dict[str, Mapping[str, Any]]:
-        """The pod templates of all known revisions, by hash."""
+        """The pod templates of all known revisions, keyed by the revision's hash."""
         known = {record.hash: record.pod_template for record in self.records.values()}
         return known | ({self.wanted.hash: self.wanted.pod_template} if self.wanted else {})
 
     def stateful_set(self, gathered: Gathered, wanted: PartPlan) -> JsonObject:
-        """The StatefulSet of a part with a known `target`."""
-        assert wanted.target is not None, "a StatefulSet has a revision"
+        assert wanted.target is not None, "a StatefulSet is rendered only for a known revision"
         group, templates = gathered.group, self.templates
         revision, replicas = wanted.target, wanted.replicas
         template = templates[revision]
         if wanted.part is not MAIN:
             return retry_stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
         body = manifests.stateful_set(group, revision=revision, pod_template=template, replicas=replicas)
-        return with_inputs(with_known(body, templates), self._inputs_of(gathered.parts[MAIN], revision))
+        return with_known(body, templates, self._inputs_of(gathered.parts[MAIN], revision))
 
     def _inputs_of(self, main: FleetPart, revision: str) -> Inputs | None:
-        """Digests of a revision's inputs; None for an older revision than the one that runs."""
+        """Digests of a revision's inputs; None if the revision is neither wanted nor running."""
         if self.wanted is not None and self.wanted.hash == revision:
             return self.wanted.inputs
         return inputs_of(main.body) if main.fleet is not None and main.fleet.revision == revision else None
@@ -86,9 +78,9 @@ class FleetPlan:
 def read_revisions(
     gathered: Gathered, wanted: Revision | None, blocked: Problem | None, count: int, watched: Watched, tick: float
 ) -> Revisions:
-    """The revisions as found; `count` is the number of workers before anything is decided about it, `watched` are the
-    times of the look before, `tick` that of this one."""
-    records, strangers = _records(gathered, wanted)
+    """Read a group's revisions. `count`: number of workers before this plan; `watched`: the times that the rollout had
+    counted at the last reconcile; `tick`: the current time in monotonic seconds."""
+    records, untrusted = _records(gathered, wanted)
     spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
     facts = RolloutFacts(
         wanted=wanted.hash if wanted else None,
@@ -98,28 +90,28 @@ def read_revisions(
         blocked=blocked,
         unproven=_unproven(gathered, wanted),
         records=records,
-        checks=tuple(readings.read_check(pod) for pod in gathered.checks),
+        checks=tuple(parsing.read_check(pod) for pod in gathered.checks),
         fleet=main.fleet,
         pods=main.workers,
         outside_ok=observation is not None and observation.reachable,
         progress_deadline_s=float(spec.rollout.progress_deadline_seconds),
         check_deadline_s=float(spec.rollout.check_deadline_seconds),
         patience_s=_patience(gathered),
-        grace_s=float(spec.drain_seconds + CLOSING_S),
+        grace_s=float(spec.drain_seconds + pod_template.CLOSING_S),
     )
     counts = facts.outside_ok and not gathered.group.paused
-    facts = replace(facts, watched=watch(watched, facts, counts=counts, tick=tick))
-    return Revisions(wanted=wanted, records=records, strangers=frozenset(strangers), facts=facts)
+    facts = replace(facts, watched=deadlines.watch(watched, facts, counts=counts, tick=tick))
+    return Revisions(wanted=wanted, records=records, untrusted=frozenset(untrusted), facts=facts)
 
 
 def decide_fleet(
     gathered: Gathered, revisions: Revisions, scale: ScaleDecision, used: frozenset[str], now: float
 ) -> FleetPlan:
-    """The rollout at the decided number of workers; `used` are the revisions that retry workers need."""
+    """Decide the rollout for the decided number of workers; `used`: the revisions that retry workers need."""
     facts = replace(revisions.facts, wanted_replicas=scale.replicas, used=used)
     decision = rollout.decide(facts, now)
-    # A revision that was never applied is no fallback: its record is removed.
-    unused = revisions.strangers - used - revisions_of(gathered.parts[MAIN])
+    # An untrusted revision was never applied. Its record is removed, unless workers run the revision.
+    unused = revisions.untrusted - used - revisions_of(gathered.parts[MAIN])
     decision = replace(decision, prune=(*decision.prune, *sorted(unused)))
     return FleetPlan(
         wanted=revisions.wanted,
@@ -131,7 +123,7 @@ def decide_fleet(
 
 
 def revisions_of(part: FleetPart) -> frozenset[str]:
-    """The revisions that a part runs. Retry workers may lag behind the main ones, or outlive them."""
+    """The revisions that a part runs. Retry workers may run an older revision than main workers, or outlive them."""
     running = {pod.revision for pod in part.workers}
     return frozenset(running | {part.fleet.revision} if part.fleet else running)
 
@@ -152,27 +144,27 @@ def _main_part(found: FleetPart, decision: rollout.RolloutDecision, scale: Scale
 
 
 def _state_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
-    before, mark = gathered.state.fleet, decision.mark
-    # A record may be left unread, or be missing for a while: what is known of its revision stays.
+    before, new_record = gathered.state.fleet, decision.new_record
+    # A revision keeps its verdict while its record is unread or missing.
     seen = {annotation_of(body, REVISION_ANNOTATION) for body in gathered.config_maps}
     kept = seen.union(*(revisions_of(part) for part in gathered.parts.values())) | {wanted.hash if wanted else None}
-    marks = {name: known for name, known in before.marks.items() if name in kept - set(decision.prune)}
-    if mark is not None:
-        marks[mark.hash] = mark.mark
-    return FleetState(wanted=wanted.hash if wanted is not None else before.wanted, marks=marks)
+    verdicts = {name: known for name, known in before.verdicts.items() if name in kept - set(decision.prune)}
+    if new_record is not None:
+        verdicts[new_record.hash] = new_record.verdict
+    return FleetState(wanted=wanted.hash if wanted is not None else before.wanted, verdicts=verdicts)
 
 
 def _unproven(gathered: Gathered, wanted: Revision | None) -> Problem | None:
-    """The reason why nothing may begin with the wanted revision's connection yet."""
+    """The reason why no worker may start with the wanted revision's connection yet; None if workers may start."""
     if wanted is None or isinstance(gathered.cluster, Problem):
         return None
     main = gathered.parts[MAIN].fleet
     moved = main is not None and _connection_of(gathered, main.revision) != wanted.worker_config["connection"]
-    return find_unproven_connection(gathered.cluster, gathered.observation, moved=moved)
+    return blocking.find_unproven_connection(gathered.cluster, gathered.observation, moved=moved)
 
 
 def _connection_of(gathered: Gathered, revision: str) -> object:
-    """The connection in a revision's record; None without a readable one."""
+    """The connection in a revision's record; None if the record is missing or unreadable."""
     name = naming.revision_config(gathered.key[1], revision)
     for body in gathered.config_maps:
         if body["metadata"]["name"] == name:
@@ -181,34 +173,35 @@ def _connection_of(gathered: Gathered, revision: str) -> object:
 
 
 def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, RevisionRecord], Set[str]]:
-    """The records of revisions, and the revisions whose records cannot be trusted: see `fleet.revision`.
+    """The records of revisions, and the revisions whose records cannot be trusted (see `planning.fleet.revision`).
 
-    The wanted revision is rendered again, so what is known of it counts without its record. Where the state was lost,
-    the revision that the StatefulSet has counts as checked: nothing has to go back for another check.
+    The wanted revision is rendered in each reconcile, so its verdict counts even if its record is missing. If the state
+    was lost, the revision of the StatefulSet counts as checked, so that it needs no second check.
     """
-    marks, main = gathered.state.fleet.marks, gathered.parts[MAIN].fleet
-    if main is not None and main.revision not in marks:
-        marks = {**marks, main.revision: RevisionMark(checked=True)}
+    verdicts, main = gathered.state.fleet.verdicts, gathered.parts[MAIN].fleet
+    if main is not None and main.revision not in verdicts:
+        verdicts = {**verdicts, main.revision: RevisionVerdict(checked=True)}
     names = [body["metadata"]["name"] for body in gathered.config_maps]
-    records, strangers = dict[str, RevisionRecord](), set[str]()
+    records, untrusted = dict[str, RevisionRecord](), set[str]()
     for body in gathered.config_maps:
-        record = readings.read_revision(body, marks, config_map_names=names)
+        record = parsing.read_revision(body, verdicts, config_map_names=names)
         if record is None or body["metadata"]["name"] != naming.revision_config(gathered.key[1], record.hash):
             continue
         if (wanted is not None and record.hash == wanted.hash) or is_known(gathered.parts[MAIN].body, record):
             records[record.hash] = record
         else:
-            strangers.add(record.hash)
-    if wanted is not None and wanted.hash not in records and wanted.hash in gathered.state.fleet.marks:
+            untrusted.add(record.hash)
+    if wanted is not None and wanted.hash not in records and wanted.hash in gathered.state.fleet.verdicts:
         template = wanted.pod_template
-        records[wanted.hash] = readings.marked(wanted.hash, marks[wanted.hash], complete=False, pod_template=template)
-    return records, strangers
+        records[wanted.hash] = parsing.with_verdict(
+            wanted.hash, verdicts[wanted.hash], complete=False, pod_template=template
+        )
+    return records, untrusted
 
 
 def _patience(gathered: Gathered) -> float:
-    """Seconds that a rebalance may hold up a new worker: it joins only after the present members have rejoined."""
-    observation = gathered.observation
-    seen = observation.groups.get(gathered.group.group_id) if observation else None
+    """Seconds that a new worker may wait for a rebalance, which ends only when the present members have rejoined."""
+    seen = gathered.observed_group
     if seen is None or seen.state not in REBALANCING:
         return 0.0
     return float(gathered.group.spec.consumer.max_poll_interval_seconds)

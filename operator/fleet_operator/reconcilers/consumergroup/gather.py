@@ -1,9 +1,8 @@
-"""Everything that a ConsumerGroup's reconcile depends on, read once.
+"""Gathers everything that a ConsumerGroup's reconcile depends on, once per reconcile.
 
-Objects that change often come from the caches; content that these leave out (handler source, records) is read live.
+Objects that change often come from caches. Content that caches leave out (handler source, revision records) is read
+live.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +15,12 @@ from fleet_operator.clients import kinds
 from fleet_operator.clients.kinds import CONFIG_MAP, JsonObject
 from fleet_operator.planning import times
 from fleet_operator.planning.claims import Claim
-from fleet_operator.planning.fleet.blocking import cluster_id_changed
+from fleet_operator.planning.fleet.blocking import find_changed_id
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part, read_part
 from fleet_operator.planning.fleet.revision import known_to
-from fleet_operator.planning.fleet.waves import NO_TURN, Turn
+from fleet_operator.planning.fleet.waves import NO_SLOT, Slot
 from fleet_operator.planning.labels import REVISION_ANNOTATION, annotation_of
-from fleet_operator.planning.observation import ClusterObservation, WorkerObservation
+from fleet_operator.planning.observation import ClusterObservation, GroupObservation, WorkerObservation
 from fleet_operator.planning.offsets.hold import Hold
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.redrive.phase import at_work
@@ -29,33 +28,28 @@ from fleet_operator.planning.retry import records
 from fleet_operator.planning.retry.fleet import has_retries
 from fleet_operator.planning.retry.intent import PolicyRevision
 from fleet_operator.planning.state.document import UnreadableStateError
-from fleet_operator.planning.state.group import GroupState
-from fleet_operator.planning.state.policy import PolicyState
-from fleet_operator.reconcilers.claims import find_rivals
+from fleet_operator.planning.state.group import GroupState, PolicyState
+from fleet_operator.reconcilers import claims, offsetreset, references, run_memory
 from fleet_operator.reconcilers.context import Context, find_child, is_owned_by, read_child
-from fleet_operator.reconcilers.offsetreset import find_hold
-from fleet_operator.reconcilers.references import read_cluster, read_observation, read_source
-from fleet_operator.reconcilers.run_memory import runs_of
 from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """One ConsumerGroup and everything that its fleet depends on, as found.
+    """One ConsumerGroup and everything that its fleet depends on, as it was read.
 
-    - `state`: what the operator remembers of the group; `own_state`: it was written for this very object.
-    - `cluster`: the problem for an absent or unparsable one.
-    - `handler_files`: None when the spec refers to no ConfigMap, or to one that does not exist.
-    - `older`: an older claim on the group's Kafka groups; `heir`: the oldest other claim; `heir_unsure`: there may be
-      one whose right has not been asked for yet.
-    - `parts`: all parts of the fleet, also those without objects.
+    - `state`: the stored state; `own_state`: True if the state was written for this object, not for a namesake.
+    - `cluster`: the KafkaCluster, or the problem if it does not exist or cannot be parsed.
+    - `handler_files`: None if the spec refers to no ConfigMap, or to a ConfigMap that does not exist.
+    - `older`, `heir`, `heir_unsure`: the rivals, see `Rivals`.
+    - `parts`: all parts of the fleet, even if a part has no StatefulSet.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
-    - `published`: the last publication; None for a group that has no retries and never had.
-    - `hold`: the OffsetReset for which no main worker may run.
-    - `turn`: what the group may take over of what changed outside of it.
-    - `redrives`: names of the Redrives that may be writing to the redrive topic; `redrive_facts` what is remembered of
-      all.
+    - `published`: the published policies; None for a group that has no retries and never had.
+    - `hold`: the OffsetReset that keeps the main workers stopped, or None.
+    - `slot`: changes from outside the group's spec, such as a new worker image or connection, that the fleet may apply
+      now.
+    - `redrives`: names of the Redrives that may write to the redrive topic; `redrive_facts`: outlines of all Redrives.
     """
 
     body: kinds.JsonObject
@@ -77,7 +71,7 @@ class Gathered:
     redrives: tuple[str, ...] = ()
     redrive_facts: tuple[Mapping[str, Any], ...] = ()
     hold: Hold | None = None
-    turn: Turn = NO_TURN
+    slot: Slot = NO_SLOT
 
     @property
     def key(self) -> Key:
@@ -85,32 +79,36 @@ class Gathered:
 
     @property
     def had_retries(self) -> bool:
-        """True if the group has retries or had some: it has a retry group in Kafka."""
+        """True if the group has or had retries, so that a retry group may exist in Kafka."""
         return self.group.spec.retry is not None or self.state.retries.published_at is not None
 
     @property
     def cluster_key(self) -> Key:
-        """The KafkaCluster that the group refers to, existing or not."""
+        """The key of the KafkaCluster that the group refers to. The KafkaCluster may not exist."""
         return cluster_of(self.body)
 
     @property
     def cluster_id(self) -> str | None:
-        """The Kafka cluster that was observed: actions that follow from this run there only."""
+        """The id of the observed Kafka cluster; None while unknown. Actions run only on the cluster with this id."""
         return self.observation.cluster_id if self.observation is not None else None
 
     @property
+    def observed_group(self) -> GroupObservation | None:
+        return self.observation.groups.get(self.group.group_id) if self.observation is not None else None
+
+    @property
     def cluster_changed(self) -> bool:
-        """True if another Kafka cluster answers than the one that the object was made for."""
-        return isinstance(self.cluster, KafkaCluster) and cluster_id_changed(self.cluster, self.observation)
+        """True if the Kafka cluster that answers is not the Kafka cluster for which the KafkaCluster was created."""
+        return isinstance(self.cluster, KafkaCluster) and bool(find_changed_id(self.cluster, self.observation))
 
     @property
     def stopped(self) -> bool:
-        """True if no workers may run: on another Kafka cluster, and while an older object owns the Kafka group."""
+        """True if no workers may run: another Kafka cluster answers, or an older object owns the Kafka group."""
         return self.cluster_changed or self.older is not None
 
     @property
     def on_its_cluster(self) -> bool:
-        """True if Kafka answers, and it is the cluster that the object was made for: no action runs on another."""
+        """True if Kafka answers and is the cluster for which the KafkaCluster was created. Actions run only then."""
         answers = self.observation is not None and self.observation.reachable
         return answers and isinstance(self.cluster, KafkaCluster) and not self.cluster_changed
 
@@ -118,7 +116,8 @@ class Gathered:
     def feeds_retries(self) -> bool:
         """True if anybody may still write to the group's retry or redrive topics.
 
-        When a revision without retries is refused, main workers with retries stay, however long ago the spec changed.
+        Main workers with retries may still run long after `spec.retry` was removed, if the revision without retries was
+        refused.
         """
         main = self.parts[MAIN]
         templates = [{"spec": pod["spec"]} for pod in main.pods]
@@ -128,23 +127,23 @@ class Gathered:
 
 
 async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
-    """Read everything.
+    """Gather everything for one ConsumerGroup.
 
     Raises KubeError, UnreadableStateError, or pydantic's ValidationError for a spec that the CRD should have refused.
     """
     group = context.defaulted(ConsumerGroup.model_validate(body))
     key, store, source = key_of(body), context.store, source_of(body)
-    cluster = read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
+    cluster = references.read_cluster(context, cluster_of(body), ending="deletionTimestamp" in body["metadata"])
     config_maps = tuple(found for found in store.cache(kinds.CONFIG_MAP).having(key) if is_owned_by(found, body))
     state = context.states.read(body, GroupState)
-    _note_absent(context, body)
+    _record_absent(context, body)
     published = await _published(context, body, state)
-    observation = read_observation(context, cluster, cluster_of(body))
+    observation = references.read_observation(context, cluster, cluster_of(body))
     policy = await _policy(context, body, published)
-    rivals = find_rivals(context, body)
+    rivals = claims.find_rivals(context, body)
     pods = store.cache(kinds.POD).having(key)
     parts = {MAIN: await _part(context, body, MAIN, pods)}
-    # A group that never had retries costs no live read.
+    # A group that never had retries needs no live read.
     retry_key = (key[0], RETRY.child(key[1]))
     may_retry = policy is not None or published is not None or store.get(kinds.STATEFUL_SET, retry_key) is not None
     parts[RETRY] = await _part(context, body, RETRY, pods) if may_retry else FleetPart(part=RETRY)
@@ -158,7 +157,7 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         own_state=context.states.is_own(body),
         cluster=cluster,
         observation=observation,
-        handler_files=await read_source(store, *source) if source is not None else None,
+        handler_files=await references.read_source(store, *source) if source is not None else None,
         older=rivals.older,
         heir=rivals.heir,
         heir_unsure=rivals.unsure,
@@ -169,34 +168,31 @@ async def gather(context: Context, body: kinds.JsonObject) -> Gathered:
         policy=policy,
         published=published,
         redrives=at_work(store.cache(kinds.JOB).having(key), pods),
-        redrive_facts=tuple(known for _, known in runs_of(context, kinds.REDRIVE, key)),
-        hold=find_hold(context, key, begun=begun),
+        redrive_facts=tuple(known for _, known in run_memory.runs_of(context, kinds.REDRIVE, key)),
+        hold=offsetreset.find_hold(context, key, begun=begun),
     )
 
 
 NEW_SECONDS: Final = 600.0
-"""Age up to which an object without a state is new, and can have no child that the caches do not show."""
+"""Age in seconds up to which an object without a state counts as new. A new object has no children that could be
+missing from the caches."""
 
 
-def _is_new(context: Context, body: kinds.JsonObject) -> bool:
-    """True for an object for which nothing was done yet: its state is written before its first child."""
+def _record_absent(context: Context, body: kinds.JsonObject) -> None:
+    """Record in the caches that the children of a new object do not exist, except children that a cache has. A new
+    object without a state has no children, because the state is written first.
+
+    This saves live reads, which would delay the first statuses if a thousand objects were created at once.
+    """
     created = times.from_text(body["metadata"].get("creationTimestamp"))
     young = created is not None and context.clock.wall() - created < NEW_SECONDS
-    return young and not context.states.is_own(body)
-
-
-def _note_absent(context: Context, body: kinds.JsonObject) -> None:
-    """Note that a new object has none of the children that are looked for by name, unless the caches show them.
-
-    When a thousand objects are made at once, each read here would come before the first status of the others.
-    """
-    if not _is_new(context, body):
+    if not young or context.states.is_own(body):
         return
     namespace, name = key_of(body)
     children = [(kinds.STATEFUL_SET, part.child(name)) for part in (MAIN, RETRY)]
     for kind, child in (*children, (CONFIG_MAP, naming.retry_config(name))):
         if context.store.get(kind, (namespace, child)) is None:
-            context.store.cache(kind).note_absent((namespace, child))
+            context.store.cache(kind).record_absent((namespace, child))
 
 
 async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequence[kinds.JsonObject]) -> FleetPart:
@@ -208,7 +204,6 @@ async def _part(context: Context, body: kinds.JsonObject, part: Part, pods: Sequ
 
 
 async def _published(context: Context, body: kinds.JsonObject, state: GroupState) -> records.Published | None:
-    """The last publication. A group that never had retries costs no live read."""
     namespace, name = key_of(body)
     retry_config = naming.retry_config(name)
     has_had = policy_of(body) is not None or state.retries.published_at is not None
@@ -221,20 +216,23 @@ async def _published(context: Context, body: kinds.JsonObject, state: GroupState
 async def _policy(
     context: Context, body: kinds.JsonObject, published: records.Published | None
 ) -> PolicyRevision | Problem | None:
-    """Content of the group's RetryPolicy. While that is unusable, a new group follows its last usable content."""
+    """The content of the group's RetryPolicy, or the problem with it; None without `spec.retry`. If the present content
+    is unusable, a group that has published no policies gets the last usable content."""
     address = policy_of(body)
     if address is None:
         return None
     policy = context.store.get(kinds.RETRY_POLICY, address)
     if policy is None or policy["metadata"].get("deletionTimestamp"):
-        message = f"RetryPolicy {address[1]!r} is not in namespace {address[0]!r}: create it, or correct spec.retry"
+        message = (
+            f"RetryPolicy {address[1]!r} does not exist in namespace {address[0]!r}: create it, or correct spec.retry"
+        )
         return Problem(conditions.RETRY_POLICY_NOT_FOUND, message)
     content: PolicyRevision | Problem = context.store.cache(kinds.RETRY_POLICY).summary_of(address)
     if isinstance(content, PolicyRevision) or published is not None:
         return content
     try:
         good = context.states.read(policy, PolicyState).revision
-    except UnreadableStateError:  # its own reconcile tells of it
+    except UnreadableStateError:  # the policy's own reconcile reports the error
         good = None
     address_of_record = (address[0], records.policy_record_name(address[1], good or ""))
     seen = context.store.get(kinds.CONFIG_MAP, address_of_record)
@@ -243,18 +241,18 @@ async def _policy(
 
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
-"""Limit of the content read from a group's records. Own ones have a few thousand characters, at most twice the limit of
-a spec; others can create any number of ConfigMaps with a group's labels, up to 1 MiB each, and name their revisions on
-the StatefulSet."""
+"""Limit, in characters, of the content that is read from one group's revision records. Each record by the operator has
+a few thousand characters, at most twice as many as a spec may have. But other clients can create any number of
+ConfigMaps of up to 1 MiB with a group's labels, and list their revisions on the StatefulSet."""
 
 
 async def read_records(
     store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
 ) -> tuple[JsonObject, ...]:
-    """A group's ConfigMaps, possible records with their content. Raises KubeError.
+    """Read a group's ConfigMaps, those that may be revision records with their content. Raises KubeError.
 
-    The record of the revision that runs comes first, then those that the StatefulSet names. Records beyond the limit
-    are left unread until those before them have been removed.
+    The record of the running revision is read first, then the records that the StatefulSet lists. After CHARACTERS_MAX,
+    further records stay unread until earlier records have been removed.
     """
     known, read, found = known_to(stateful_set), 0, list[JsonObject]()
     running = _revision_of(stateful_set) if stateful_set is not None else ""

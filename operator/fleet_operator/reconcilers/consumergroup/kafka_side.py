@@ -1,19 +1,18 @@
-"""Actions of a ConsumerGroup in Kafka: managed topics, and the static members of removed workers.
+"""Carries out the actions of a ConsumerGroup in Kafka: changes of managed topics, and removal of the static members of
+removed workers.
 
-Both are safe to repeat and read the live state first. They run in the background: a reconcile starts an attempt and
-reports the error of the last one.
+Both actions are safe to repeat, and read the live state first. They run in the background: a reconcile starts an
+attempt and reports the error of the last attempt.
 
-Topics of many groups are created in one request. A controller of Kafka takes about as long for a hundred topics as for
-one, and a thousand groups that are made at once want theirs at the same time. Requests of one cluster follow one
-another; what is wanted meanwhile goes into the next.
+Topics of many groups are created in one request, because a Kafka controller takes about as long for a hundred topics as
+for one, and a thousand groups may be created at once. Requests to one cluster are sent one after the other. Topics that
+become wanted during a request are added to the next request.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -24,8 +23,8 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import POD, JsonObject
 from fleet_operator.observe.kafka_admin import Refusal, TopicChanges
 from fleet_operator.observe.observer_pool import ObserverPool
+from fleet_operator.planning.fleet.parsing import read_pod
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, FleetPart, Part
-from fleet_operator.planning.fleet.readings import read_pod
 from fleet_operator.planning.labels import selector_text
 from fleet_operator.planning.observation import GroupObservation, MemberObservation
 from fleet_operator.planning.problem import Problem, name_some
@@ -33,13 +32,14 @@ from fleet_operator.planning.retry.topics import TopicsPlan
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.session import GroupSession
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.events import EventRecorder, News, regarded
+from fleet_operator.runtime.events import Event, EventRecorder, regarded
 from fleet_operator.runtime.store import Store
 
 GATHER_SECONDS: Final = 0.05
-"""Time for which the first of several wishes waits for the others."""
+"""Time in seconds that a request waits for the topics of other groups, which are then created in the same request."""
 PARTITIONS_MAX: Final = 200
-"""Partitions of one request: a broker makes a directory for each, within the request's time-out."""
+"""Largest number of new partitions in one request. A broker must create a directory for each of them within the
+request's timeout."""
 
 Cluster = tuple[Key, str | None]
 """The KafkaCluster, and the id of the Kafka cluster that the topics are meant for."""
@@ -47,7 +47,7 @@ Cluster = tuple[Key, str | None]
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Topics that are created in one request; `done` has the outcome for all of them."""
+    """Topics that are created in one request; `done` gets the outcome for all of these topics."""
 
     done: asyncio.Future[TopicChanges]
     topics: dict[str, WantedTopic] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class _Batch:
 
 
 class TopicCreations:
-    """All creations of one operator. Used on the event loop only; `close` at the end."""
+    """Creates the topics of all groups. Used on the event loop only; `close` cancels running creations."""
 
     def __init__(self, observers: ObserverPool) -> None:
         self._observers = observers
@@ -66,9 +66,9 @@ class TopicCreations:
         self._working: dict[Cluster, asyncio.Task[None]] = {}
 
     async def create(self, cluster: Cluster, topics: tuple[WantedTopic, ...]) -> TopicChanges:
-        """Create topics; returns their part of the outcome. Raises what the action on the cluster raises."""
+        """Create topics; returns the outcome for these topics. Raises the errors of `ObserverPool.change`."""
         batches, names = self._waiting[cluster], {topic.name for topic in topics}
-        # Whoever gave up and asks again finds its wish where it was.
+        # If a caller gave up and asks again, its topics may still be in a waiting batch.
         batch = next((each for each in batches if names <= each.topics.keys()), None)
         batch = batch or next((each for each in batches if each.takes(topics)), None)
         if batch is None:
@@ -77,7 +77,7 @@ class TopicCreations:
         batch.topics |= {topic.name: topic for topic in topics}
         if cluster not in self._working:
             self._working[cluster] = asyncio.create_task(self._work(cluster), name="topic-creations")
-        # One that gives up must not take the others along.
+        # A caller that gives up must not cancel the request of other callers.
         outcome = await asyncio.shield(batch.done)
         return TopicChanges(
             made=[name for name in outcome.made if name in names],
@@ -85,7 +85,6 @@ class TopicCreations:
         )
 
     async def close(self) -> None:
-        """Cancel what is under way."""
         working = list(self._working.values())
         for task in working:
             task.cancel()
@@ -108,7 +107,7 @@ class TopicCreations:
             outcome = await self._observers.change(key, cluster_id, lambda admin: admin.create_topics(topics))
         except Exception as error:
             batch.done.set_exception(error)
-            batch.done.exception()  # whoever waits gets it; if nobody does any more, it is no bug
+            batch.done.exception()  # retrieve the error, so that asyncio does not report it if all callers gave up
         else:
             batch.done.set_result(outcome)
 
@@ -117,60 +116,59 @@ log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 30.0
 TOPICS_SECONDS: Final = 120.0
-"""Timeouts of an attempt, with its wait for the observer's thread; topics also wait for those of other groups."""
+"""Timeout in seconds of an attempt to change topics; other attempts have ATTEMPT_SECONDS. Both include the wait for the
+observer's thread. An attempt to create topics also waits for topics of other groups."""
 MEMBERS_PAUSE_SECONDS: Final = 1.0
-"""The same after a removal of members that succeeded: pods of one step end one after the other, and the partitions of
-each wait for its removal."""
+"""Pause in seconds after a successful removal of members. It is short because the pods of a scale-down end one after
+the other, and the partitions of a stopped pod have no consumer until its member is removed."""
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 ADVICE: Final = {
-    conditions.AUTHORIZATION_FAILED: "let the operator's principal create, alter and describe topics that begin with "
-    f"{naming.RESERVED_PREFIX}",
+    conditions.AUTHORIZATION_FAILED: "allow the operator's principal to create, alter and describe topics that begin "
+    f"with {naming.RESERVED_PREFIX}",
     conditions.TOPIC_NAME_COLLIDES: "names of topics must differ in more than '.' and '_': give the group another "
     "spec.groupId",
     conditions.NOT_ENOUGH_BROKERS: "lower spec.managedTopics.replicationFactor, or add brokers",
 }
-"""Advice for refusals with a reason of their own."""
+"""Advice for the user, keyed by the reason why the brokers refused."""
 
 
 class KafkaSide:
-    """Managed topics and departed members of all groups.
-
-    Used on the event loop only; `close` ends creations that are under way.
-    """
+    """Creates and corrects managed topics of all groups, and removes departed members. Used on the event loop only."""
 
     def __init__(self, store: Store, events: EventRecorder, observers: ObserverPool) -> None:
         self._store = store
         self._events = events
         self._observers = observers
-        self._creations = TopicCreations(observers)
-
-    async def close(self) -> None:
-        await self._creations.close()
+        self.creations = TopicCreations(observers)
 
     def keep_topics(self, session: GroupSession, gathered: Gathered, plan: TopicsPlan) -> None:
-        """Create, alter and grow managed topics, and delete those of removed delays, as planned."""
+        """Start an attempt to create and change managed topics, add partitions to them, and delete retry topics of
+        removed delays, as planned."""
         if plan.ready and plan.idle:
             session.found(topic_refusal=None)
         if not plan.idle:
-            # Thousands may wait for their turn, so each keeps no more than it needs.
-            work = _TopicWork((gathered.cluster_key, gathered.cluster_id), gathered.group.group_id, plan)
-            make = partial(self._change_topics, session, work, regarded(gathered.body))
+            # Thousands of attempts may wait, so each keeps only what it needs.
+            cluster, retry_group = (
+                (gathered.cluster_key, gathered.cluster_id),
+                RETRY.kafka_group(gathered.group.group_id),
+            )
+            make = partial(self._change_topics, session, cluster, retry_group, plan, regarded(gathered.body))
             session.background.start(TOPICS, make, seconds=TOPICS_SECONDS)
 
     def remove_departed(self, session: GroupSession, gathered: Gathered, observed: GroupObservation | None) -> None:
-        """Remove the static members of removed ordinals, once their pods are gone.
+        """Start to remove the static members of workers that a scale-down removed, once their pods no longer exist.
 
-        Otherwise the group keeps their partitions for a whole session timeout.
+        Otherwise these members would keep their partitions for a whole session timeout.
         """
-        departed = tuple(part for part in _departed(gathered, observed) if part.ordinals)
-        if departed:
+        if departed := _departed(gathered, observed):
             make = partial(self._remove_members, gathered, departed)
             session.background.start(MEMBERS, make, seconds=ATTEMPT_SECONDS, pause=MEMBERS_PAUSE_SECONDS)
 
-    async def _change_topics(self, session: GroupSession, work: _TopicWork, body: JsonObject) -> None:
-        cluster, plan, retry_group = work.cluster, work.plan, naming.retry_group(work.group_id)
-        done = await self._creations.create(cluster, plan.create) if plan.create else TopicChanges()
+    async def _change_topics(
+        self, session: GroupSession, cluster: Cluster, retry_group: str, plan: TopicsPlan, body: JsonObject
+    ) -> None:
+        done = await self.creations.create(cluster, plan.create) if plan.create else TopicChanges()
         rest = replace(plan, create=())
         if not rest.idle:
             others = await self._observers.change(
@@ -181,71 +179,55 @@ class KafkaSide:
         if done.changed:
             fields = {sort: ", ".join(names) for sort, names in done.by_sort.items() if names}
             log.info("managed topics changed", extra={"key": session.background.name, **fields})
-            self._observers.look(cluster[0], done.changed)
+            self._observers.poll_soon(cluster[0], done.changed)
         if done.deleted:
-            note = f"deleted topics of removed delays, in which no record waited: {name_some(done.deleted)}"
-            self._events.record(News(body, "Normal", "RetryTopicsDeleted", note))
+            note = (
+                f"deleted retry topics whose delay was removed and in which no record waited: {name_some(done.deleted)}"
+            )
+            self._events.record(Event(body, "Normal", "RetryTopicsDeleted", note))
 
-    async def _remove_members(self, gathered: Gathered, departed: Sequence[_Departed]) -> None:
-        """Remove members whose pods are gone, read live: one with a running pod would be fenced and rejoin."""
+    async def _remove_members(self, gathered: Gathered, departed: Mapping[Part, Mapping[str, int]]) -> None:
+        """Remove members whose pods no longer exist. Pods are read live, because a removed member whose pod still runs
+        would be fenced, and would rejoin."""
         namespace, name = gathered.key
-        for part in departed:
-            selector = selector_text(part.part.selector(name))
-            live = await self._store.list(POD, namespace, selector)
+        for part, ordinals in departed.items():
+            live = await self._store.list(POD, namespace, selector_text(part.selector(name)))
             running = {read_pod(pod).ordinal for pod in live.items}
-            wanted = frozenset(instance for instance, ordinal in part.ordinals.items() if ordinal not in running)
+            wanted = frozenset(instance for instance, ordinal in ordinals.items() if ordinal not in running)
             if wanted:
-                await self._remove(gathered, part.group_id, wanted)
+                await self._remove(gathered, part.kafka_group(gathered.group.group_id), wanted)
 
     async def _remove(self, gathered: Gathered, group_id: str, wanted: frozenset[str]) -> None:
         removed = await self._observers.change(
             gathered.cluster_key, gathered.cluster_id, lambda admin: admin.remove_members(group_id, wanted)
         )
         if removed:
-            note = f"static members of removed workers left group {group_id}: {', '.join(removed)}"
-            self._events.record(News(gathered.body, "Normal", "MembersRemoved", note))
-            self._observers.look(gathered.cluster_key)
-
-
-@dataclass(frozen=True, slots=True)
-class _TopicWork:
-    """The change of one group's topics: its cluster, its Kafka group, and the plan."""
-
-    cluster: Cluster
-    group_id: str
-    plan: TopicsPlan
-
-
-@dataclass(frozen=True, slots=True)
-class _Departed:
-    """Members of a part's Kafka group whose workers are gone: ordinals by instance id."""
-
-    part: Part
-    group_id: str
-    ordinals: Mapping[str, int]
+            note = f"static members of removed workers were removed from group {group_id}: {', '.join(removed)}"
+            self._events.record(Event(gathered.body, "Normal", "MembersRemoved", note))
+            self._observers.poll_soon(gathered.cluster_key)
 
 
 def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
-    """The problem for the first refusal; refusals with advice come first."""
+    """The problem for the first refusal that has advice or, if none has, for the first refusal."""
     first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
     verb = "create" if any(topic.name == first.subject for topic in plan.create) else "change"
-    reason = conditions.TOPIC_NOT_CREATED if verb == "create" else conditions.TOPIC_NOT_MENDED
+    reason = conditions.TOPIC_NOT_CREATED if verb == "create" else conditions.TOPIC_NOT_CORRECTED
     message = f"the brokers refuse to {verb} topic {first.subject}: {first.reason}: {first.message}"
     if first.reason in ADVICE:
         return Problem(first.reason, f"{message}; {ADVICE[first.reason]}")
     return Problem(reason, message)
 
 
-def _departed(gathered: Gathered, observed: GroupObservation | None) -> Iterator[_Departed]:
-    """Instance ids of ours in all parts' groups, with ordinals that the StatefulSet no longer wants and no pod has."""
+def _departed(gathered: Gathered, observed: GroupObservation | None) -> dict[Part, dict[str, int]]:
+    """The ordinals of departed static members, keyed by part and by instance id. A member has departed if the
+    StatefulSet no longer has its ordinal, and no pod has it."""
     if observed is None:
-        return
+        return {}
     members = {MAIN: observed.members}
     if observed.retry is not None and not observed.retry.error:
         members[RETRY] = observed.retry.members
-    for part, joined in members.items():
-        group_id = part.kafka_group(gathered.group.group_id)
-        yield _Departed(part, group_id, _unmanned(gathered, joined, gathered.parts[part]))
+    unmanned = {part: _unmanned(gathered, joined, gathered.parts[part]) for part, joined in members.items()}
+    return {part: ordinals for part, ordinals in unmanned.items() if ordinals}
 
 
 def _unmanned(gathered: Gathered, members: Sequence[MemberObservation], found: FleetPart) -> dict[str, int]:

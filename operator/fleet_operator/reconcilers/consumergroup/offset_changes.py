@@ -1,10 +1,10 @@
-"""Offsets of groups between reconciles: metrics follow each observation; a changed status needs a reconcile.
+"""Handles changes of offsets between reconciles: each observation updates metrics, but only a changed status needs a
+reconcile.
 
-Offsets move all the time, and nearly always within the buckets that a status shows. A full reconcile for each move
-would be most of the operator's work, and change nothing.
+Offsets change all the time, but nearly always within the buckets that a status shows. A full reconcile for each change
+would be most of the operator's work, and would have no effect.
+Decision: docs/decisions/0048-thousands-of-groups.md.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
@@ -14,93 +14,88 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import CONSUMER_GROUP, JsonObject
 from fleet_operator.observe.changes import counts_of
 from fleet_operator.planning.lag import GroupLag, behind_text, group_lag, lag_bucket
-from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, RetryObservation, believed_group
+from fleet_operator.planning.observation import UNKNOWN_STATE, GroupObservation, RetryObservation, last_known_group
 from fleet_operator.planning.scaling.decision import ScaleDecision, ScaleInputs
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
 from fleet_operator.planning.status.retry import count_failures, redriven_of
-from fleet_operator.reconcilers.consumergroup.session import GroupSession, GroupSessions, Place, Reading
-from fleet_operator.reconcilers.consumergroup.sizing import has_news
+from fleet_operator.reconcilers.consumergroup.session import GroupSession, GroupSessions, LagInputs
+from fleet_operator.reconcilers.consumergroup.sizing import needs_reconcile
 from fleet_operator.reconcilers.context import Context
 from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import GroupSeries, Values
 
 AGING_SECONDS: Final = 30.0
-"""Interval at which groups whose offsets stand still are looked at: the time behind grows all the same."""
+"""Interval in seconds for checking groups whose offsets do not change. Such a group may still fall further behind."""
 AT_ONCE: Final = 200
-"""Groups looked at in one turn of the event loop."""
+"""Number of groups that are checked in one iteration of the event loop."""
 
 
 class OffsetChanges:
-    """All groups whose offsets change between reconciles. Used on the event loop only."""
-
     def __init__(self, context: Context, sessions: GroupSessions) -> None:
         self._context = context
         self._sessions = sessions
 
     def follow(self, session: GroupSession, facts: ConsumerGroupFacts, cluster: Key) -> None:
-        """Take in a reconcile's reading. A group that could not be observed is reconciled at each change."""
+        """Cache the inputs for computing the group's lag. If they are unknown, the group is reconciled at each change
+        of its offsets."""
         observed, counts, lag = facts.observed_group, facts.view.partition_counts, facts.view.lag
         if observed is None or counts is None or lag is None:
-            session.reading = None
+            session.lag_inputs = None
             return
-        self._note_age(session.reading, observed)
-        session.reading = Reading(
+        self._observe_age(session.lag_inputs, observed)
+        session.lag_inputs = LagInputs(
             cluster=cluster,
             group_id=facts.group.group_id,
             partitions=counts,
             reset=facts.group.spec.consumer.auto_offset_reset,
-            has_commits=bool(observed.committed),
-            unknown=_unknown(observed, lag),
-            failed_records=observed.failed_records,
-            retry=counts_of(observed.retry),
+            decisive=_decisive(observed, lag),
             observed_at=observed.observed_at,
         )
 
     def moved(self, key: Key) -> bool:
-        """Show changed offsets in the metrics; True if the group has to be reconciled."""
+        """Update the metrics from changed offsets; returns True if the group must be reconciled."""
         session = self._sessions.find(key)
-        reading = session.reading if session is not None else None
-        if session is None or reading is None:
+        lag_inputs = session.lag_inputs if session is not None else None
+        if session is None or lag_inputs is None:
             return True
-        seen = self._context.observers.latest(reading.cluster)
-        found = seen.groups.get(reading.group_id) if seen is not None and seen.reachable else None
-        observed = believed_group(found) if found is not None else None
+        seen = self._context.observers.latest(lag_inputs.cluster)
+        found = seen.groups.get(lag_inputs.group_id) if seen is not None and seen.reachable else None
+        observed = last_known_group(found) if found is not None else None
         if observed is None or observed.error is not None:
             return True
-        partitions = [(topic, number) for topic, count in reading.partitions.items() for number in range(count)]
-        lag = group_lag(observed, partitions, reading.reset)
-        self._note_age(reading, observed)
-        reading.observed_at = observed.observed_at
-        # No decision rests on a believed value.
+        partitions = [(topic, number) for topic, count in lag_inputs.partitions.items() for number in range(count)]
+        lag = group_lag(observed, partitions, lag_inputs.reset)
+        self._observe_age(lag_inputs, observed)
+        lag_inputs.observed_at = observed.observed_at
+        # Decisions are never based on the values of an earlier observation.
         reports = self._context.workers.latest(key)
-        news = observed is found and has_news(session, observed, lag, reports, self._context.clock.wall())
+        due = observed is found and needs_reconcile(session, observed, lag, reports, self._context.clock.wall())
         scaled = scale_values(session.load.newest) if session.load is not None else {}
         self._context.metrics.groups.show(key, {**lag_values(lag), **retry_values(observed.retry), **scaled})
-        if news:
+        if due:
             self._context.queues[CONSUMER_GROUP].add(key)
             return False
-        now = bool(observed.committed), _unknown(observed, lag), observed.failed_records, counts_of(observed.retry)
-        if now != (reading.has_commits, reading.unknown, reading.failed_records, reading.retry):
+        if _decisive(observed, lag) != lag_inputs.decisive:
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
-        # A group whose status was put off comes back when its turn has come: until then it would come in vain.
-        waits = self._context.statuses.awaits_turn(CONSUMER_GROUP.kind, key)
+        # If the group's status write was deferred, the group is queued when that write is allowed, not here.
+        waits = self._context.statuses.awaits_slot(CONSUMER_GROUP.kind, key)
         return body is None or (not waits and _shows_otherwise(body, lag))
 
     async def keep_aging(self) -> None:
-        """Look at all groups from time to time; queues those whose status would change. Never returns."""
+        """Check all groups every AGING_SECONDS and queue those whose status would change. Never returns."""
         while True:
             await asyncio.sleep(AGING_SECONDS)
             keys = self._sessions.keys()
             for start in range(0, len(keys), AT_ONCE):
                 for key in keys[start : start + AT_ONCE]:
                     session = self._sessions.find(key)
-                    if session is not None and session.reading is not None and self.moved(key):
+                    if session is not None and session.lag_inputs is not None and self.moved(key):
                         self._context.queues[CONSUMER_GROUP].add(key)
                 await asyncio.sleep(0)
 
-    def _note_age(self, before: Reading | None, observed: GroupObservation) -> None:
-        """The age that the last observation had reached when this one took its place."""
+    def _observe_age(self, before: LagInputs | None, observed: GroupObservation) -> None:
+        """Record in a metric the age that the last observation reached before a new one replaced it."""
         if before is not None and observed.observed_at > before.observed_at:
             age = self._context.clock.wall() - before.observed_at
             self._context.metrics.decision_age.observe(max(age, 0.0))
@@ -115,16 +110,15 @@ def _shows_otherwise(body: JsonObject, lag: GroupLag) -> bool:
     return shown != (bucket, behind_text(lag.behind, status.get("behindText", "")))
 
 
-def _unknown(observed: GroupObservation, lag: GroupLag) -> tuple[frozenset[Place], ...]:
-    """The partitions without a lag, and those of them that have another reason for it; empty where all have one."""
-    if lag.complete:
-        return ()
+def _decisive(observed: GroupObservation, lag: GroupLag) -> tuple[object, ...]:
+    """Facts whose change requires a reconcile. They include the partitions without a known lag, grouped by cause: a
+    commit beyond the log end offset, an unknown log end offset, or another cause."""
     unknown = frozenset(key for key, value in lag.partitions.items() if value is None)
-    return unknown, unknown & observed.beyond_end, unknown - observed.end_offsets.keys()
+    apart = unknown, unknown & observed.beyond_end, unknown - observed.end_offsets.keys()
+    return bool(observed.committed), apart, observed.failed_records, counts_of(observed.retry)
 
 
 def show_group(series: GroupSeries, key: Key, facts: ConsumerGroupFacts, status: JsonObject) -> None:
-    """Show a group as it was found by a reconcile."""
     state = status.get("state") or UNKNOWN_STATE
     info = facts.group.group_id, key[0], facts.group.spec.cluster_ref.name
     series.label(key, state=state, info=info)
@@ -144,13 +138,12 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
         **lag_values(lag),
         **retry_values(retry),
         "failed_records": None if observed is None else count_failures(observed, redriven),
-        # Pods of which none answers may all have an open breaker; a group without pods has none.
+        # None (unknown) if no pod answers; a group without pods has no open breaker.
         "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
     }
 
 
 def scale_values(decision: ScaleDecision) -> Values:
-    """The gauges of a decision about the number of workers."""
     inputs = decision.inputs or ScaleInputs()
     return {
         "wanted_replicas": decision.replicas if decision.proposed is None else decision.proposed,
@@ -168,7 +161,7 @@ def retry_values(retry: RetryObservation | None) -> Values:
 
 
 def lag_values(lag: GroupLag | None) -> Values:
-    """The gauges of lag. A part of a sum is no lag, and the largest of a part not the largest."""
+    """The values of the lag gauges; None if the lag is incomplete, because partial sums and maxima would be wrong."""
     known = lag if lag is not None and lag.complete else None
     return {
         "lag_records": None if known is None else known.total,

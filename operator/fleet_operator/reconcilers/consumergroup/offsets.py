@@ -1,6 +1,4 @@
-"""The concern of offsets: the commits of empty groups, which brokers let expire. Pure."""
-
-from __future__ import annotations
+"""Decides when to visit empty Kafka groups, because brokers would otherwise expire their commits. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,18 +7,13 @@ from typing import Final
 from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, Part, PartPlan
-from fleet_operator.planning.offsets.expiry import (
-    AHEAD_S,
-    ExpiryDecision,
-    ExpiryFacts,
-    ExpiryMemory,
-    decide_expiry,
-    decide_retry_expiry,
-)
+from fleet_operator.planning.offsets import expiry
+from fleet_operator.planning.offsets.expiry import ExpiryDecision, ExpiryMemory
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.topics import GroupView
 from fleet_operator.planning.state.group import GroupState, OffsetsState
 from fleet_operator.planning.status.members import shorten_id
+from fleet_operator.planning.times import soonest
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 NEVER_VISITED: Final = ExpiryMemory()
@@ -29,15 +22,14 @@ NEVER_VISITED: Final = ExpiryMemory()
 def decide_offsets(
     gathered: Gathered, shown: GroupView, parts: Iterable[PartPlan], visits: Mapping[Part, ExpiryMemory], now: float
 ) -> ExpiryDecision:
-    """The decision for the group as it is `shown`.
+    """Decide about the commits of the main group and of the retry workers' group.
 
-    It is the view for the status: nothing is done on it before the live group was asked. `parts` are the wanted
-    workers, `visits` what is remembered of visits to the groups of both parts; `retry_memory` of the decision is that
-    of the retry workers' group.
+    `shown`: the view for the status, which suffices because any action reads the live group first; `parts`: the wanted
+    workers; `visits`: history of visits to each group. The decision's `retry_memory` is for the retry workers' group.
     """
     group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
     observed = shown.observed
-    main = ExpiryFacts(
+    main = expiry.ExpiryFacts(
         group_id=group.group_id,
         observed=None if gathered.cluster_changed else observed,
         retention_s=observation.offsets_retention_s if observation is not None else None,
@@ -52,22 +44,21 @@ def decide_offsets(
     state = None if flow is None or gathered.cluster_changed else flow.state
     workers = sum(part.replicas for part in parts if part.part is RETRY)
     retry = replace(main, group_id=naming.retry_group(group.group_id), memory=visits.get(RETRY, NEVER_VISITED))
-    decision, of_retry = decide_expiry(main, now), decide_retry_expiry(retry, state, workers, now)
-    wishes = [each.requeue_after for each in (decision, of_retry) if each.requeue_after is not None]
+    decision, of_retry = expiry.decide_expiry(main, now), expiry.decide_retry_expiry(retry, state, workers, now)
     return replace(
         decision,
         visit_retry=of_retry.visit_retry,
-        requeue_after=min(wishes, default=None),
+        requeue_after=soonest(decision.requeue_after, of_retry.requeue_after),
         retry_memory=of_retry.memory,
     )
 
 
 def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision, now: float) -> OffsetsState:
-    """The state of offsets after a decision.
+    """The `OffsetsState` to store after a decision.
 
-    The memory of a group that takes the place of a namesake may be older. While another object owns the Kafka group,
-    there is none of what is done to it. What was observed before it began may lack the commits that there were then,
-    and so may what another Kafka cluster says, or this one while a topic is unknown.
+    `began` and `inherited` are reset for an object that replaces a namesake, and are None while another object owns the
+    Kafka group. `inherited` is determined from an observation of this Kafka cluster that was made after `began` and
+    knows all topics. Any other observation may lack commits that existed at `began`.
     """
     observed = shown.observed
     seen = shorten_id(observed.assignor) if observed is not None else ""
@@ -77,8 +68,8 @@ def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision
         began = inherited = None
     elif began is None or gathered.state == GroupState() or not gathered.own_state:
         began, inherited = now, None
-    elif inherited is None and began > now + AHEAD_S:
-        began = now  # by a clock that was ahead
+    elif inherited is None and began > now + expiry.AHEAD_S:
+        began = now  # the stored time is in the future, because the clock was ahead when it was stored
     telling = observed if not gathered.cluster_changed and shown.partition_counts is not None else None
     if inherited is None and began is not None and telling is not None and telling.observed_at >= began:
         inherited = bool(telling.committed)
@@ -92,12 +83,12 @@ def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision
 
 
 def _obstacle(gathered: Gathered) -> Problem | None:
-    """The reason why the operator may not join this group now."""
+    """The reason why the operator must not join this group now, or None."""
     if gathered.group.paused:
         message = "annotation consumerfleet.io/paused is set: the operator changes nothing"
         return Problem(conditions.PAUSED_BY_ANNOTATION, message)
     if gathered.older is not None:
         return Problem(conditions.GROUP_ID_TAKEN, "another ConsumerGroup owns the Kafka group and keeps its commits")
     if gathered.hold is not None:
-        return Problem(conditions.RESETTING_OFFSETS, "an OffsetReset needs the group empty, and commits itself")
+        return Problem(conditions.RESETTING_OFFSETS, "an OffsetReset needs an empty group, and will commit new offsets")
     return None

@@ -1,6 +1,4 @@
-"""The concern of retries: publication, number and revision of retry workers, and the state of it all. Pure."""
-
-from __future__ import annotations
+"""Decides about retries: published policies, and the number and revision of retry workers. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,7 +19,7 @@ from fleet_operator.reconcilers.consumergroup.views import Views
 
 
 def decide_retries(gathered: Gathered, views: Views, memory: RetryMemory, now: float) -> RetryPlan | None:
-    """The plan for the retries; None for a group that has none and never had."""
+    """Plan the retries of a group; returns None if the group has no retries and never had any."""
     if views.intent is None:
         return None
     facts = RetryFacts(
@@ -43,7 +41,7 @@ def retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView)
     state, observed = gathered.state.retries, shown.observed
     if retry is not None:
         state = replace(state, sizing=retry.memory.kept)
-        state = retry.publication.state(state) if retry.publication is not None else state
+        state = retry.published.state(state) if retry.published is not None else state
     if observed is None:
         return state
     topic_id = failed_topic_id(gathered.group, shown.observation)
@@ -52,7 +50,7 @@ def retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView)
 
 
 def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet: FleetPlan) -> Iterable[PartPlan]:
-    """The wanted retry workers, at most one entry, after the decision about the main ones."""
+    """Yield at most one plan, for the retry workers. It depends on `fleet`, the plan for the main workers."""
     intent, found = views.intent, gathered.parts[RETRY]
     if retry is None or intent is None:
         return
@@ -63,7 +61,7 @@ def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet
     present, replicas = found.fleet, retry.scale.replicas
     last = last_revision(retry, fleet.records.values()) if retry.waits else None
     target = retry_target(present, fleet.decision.target, fleet.templates, ending=intent.ending, last=last)
-    if target is None or retry.publication is None or (present is None and gathered.older is not None):
+    if target is None or retry.published is None or (present is None and gathered.older is not None):
         return
     event = None
     if present is not None and present.replicas != replicas:
@@ -73,7 +71,8 @@ def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """True if any worker reports an open breaker; None while none does and one that has a breaker did not answer."""
+    """True if any worker reports an open breaker. None (unknown) if no worker does so, but a ready worker that has a
+    breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
     answered = {report.pod for report in gathered.worker_reports}
@@ -82,5 +81,5 @@ def breaker_open(gathered: Gathered) -> bool | None:
 
 
 def _writers(part: FleetPart) -> list[PodFacts]:
-    """The workers whose revision has retries."""
+    """The workers of a part that run a revision with retries."""
     return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]

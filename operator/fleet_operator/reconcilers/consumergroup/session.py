@@ -1,9 +1,8 @@
-"""One session for each ConsumerGroup: what this process knows of it besides its state.
+"""One session per ConsumerGroup: data that this process has about the group in addition to the stored state.
 
-A session is lost with the process, which makes the next one slower or more careful, and is dropped with the object.
+A session is dropped with its object. A new process starts without sessions; until it has collected the data again, it
+decides more slowly or more cautiously.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,30 +20,27 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
-from fleet_operator.planning.scaling.trail import Trail
-from fleet_operator.reconcilers.context import FAILURES, Context, FirstLook
+from fleet_operator.planning.scaling.history import ScalingHistory
+from fleet_operator.reconcilers.context import FAILURES, Context, FirstObservation
 from fleet_operator.runtime.background import Background, Tasks
 from fleet_operator.runtime.cache import Key
-
-Place = tuple[str, int]
-"""A topic and a partition of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Times and loads that a plan leaves for the next one."""
+    """Times and load data that one plan passes to the next plan."""
 
     retry: RetryMemory = field(default_factory=RetryMemory)
     watched: Watched = field(default_factory=Watched)
-    trail: Trail = field(default_factory=Trail)
+    history: ScalingHistory = field(default_factory=ScalingHistory)
     scale: ScaleDecision | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Outcomes of work in the background and of the last plan.
+    """Outcomes of background work and of the last plan.
 
-    - `visits`: the memory of visits that keep the commits of an empty group, by part.
+    - `visits`: history of the visits that keep the commits of empty groups, keyed by part.
     - `topic_refusal`: the brokers' last refusal to change the group's managed topics.
     - `child_refusal`: the API server's refusal of a child at the last reconcile.
     """
@@ -55,24 +51,21 @@ class Findings:
 
 
 @dataclass(slots=True)
-class Reading:
-    """The last reconcile's reading of the group's offsets: what its lag is computed from, and what the status shows."""
+class LagInputs:
+    """Inputs for computing a group's lag, cached at the last reconcile. A change of `decisive` requires a reconcile."""
 
     cluster: Key
     group_id: str
     partitions: Mapping[str, int]
     reset: ResetPolicy
-    has_commits: bool
-    unknown: tuple[frozenset[Place], ...]
-    failed_records: int | None
-    retry: tuple[object, ...] | None
+    decisive: tuple[object, ...]
     observed_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The facts of the last reconcile of a scaled group, its entry in the status, and the newest decision, which a
-    reconcile may still have to carry out."""
+    """Scaling data of one group: the facts of the last reconcile, the scaling entry that the status shows, and the
+    newest decision, which may not have been carried out yet."""
 
     facts: ScalingFacts
     shown: Mapping[str, Any]
@@ -81,54 +74,49 @@ class Load:
 
 @dataclass(slots=True)
 class GroupSession:
-    """Knowledge of this process about one ConsumerGroup.
+    """Data that this process has about one ConsumerGroup.
 
-    - `background`: work in Kafka in the background.
-    - `references`: what an Event about the deleted object needs, packed: thousands are remembered.
-    - `begun`: this process has written the object's status.
-    - `reading`, `load`: None for a group that is reconciled at each change of its offsets, or is not scaled.
+    - `background`: background work in Kafka.
+    - `references`: the fields that an Event about the object's deletion needs, packed to save memory.
+    - `begun`: True if this process has written the object's status.
+    - `lag_inputs`: None for a group that is reconciled at each change of its offsets.
+    - `load`: None for a group that is not scaled.
     """
 
     key: Key
     background: Background
-    first_look: FirstLook
+    first_observation: FirstObservation
     uid: str = ""
     references: bytes = b""
     begun: bool = False
     memory: Memory = field(default_factory=Memory)
-    reading: Reading | None = None
+    lag_inputs: LagInputs | None = None
     load: Load | None = None
     findings: Findings = field(default_factory=Findings)
 
     def found(self, **changes: Any) -> None:
-        """Take in what some work has found."""
         self.findings = replace(self.findings, **changes)
 
     def visited(self, part: Part, memory: ExpiryMemory) -> None:
-        """Take in what is remembered now of visits to the Kafka group of a part."""
         self.found(visits={**self.findings.visits, part: memory})
 
     def remember(self, plan_memory: Memory, decided: Mapping[Part, ExpiryMemory], since: Findings) -> None:
-        """Take in what a plan leaves. It was made from the findings `since`: a visit that ended meanwhile counts."""
+        """Keep a plan's results, but not those about visits if a visit ended after the plan read `since`."""
         self.memory = plan_memory
         if self.findings.visits is since.visits:
             self.found(visits=dict(decided))
 
     def refer_to(self, body: JsonObject) -> None:
-        """Keep what an Event about the deletion of this object needs."""
         spec = {name: part for name, part in body["spec"].items() if name in ("groupId", "clusterRef")}
         head = {name: body[name] for name in ("apiVersion", "kind", "metadata")}
         self.uid = body["metadata"]["uid"]
         self.references = json_text.packed({**head, "spec": spec})
 
     def stop_following(self) -> None:
-        """Take part in no decision between reconciles: the group is going, or cannot be read."""
-        self.reading = self.load = None
+        self.lag_inputs = self.load = None
 
 
 class GroupSessions:
-    """The sessions of all ConsumerGroups. Used on the event loop only; `close` ends what is under way."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._tasks = Tasks()
@@ -136,7 +124,6 @@ class GroupSessions:
         context.ending.push_async_callback(self._tasks.close)
 
     def open(self, key: Key) -> GroupSession:
-        """The session of an object, a new one at its first reconcile."""
         session = self._sessions.get(key)
         if session is None:
             again = partial(self._context.queues[CONSUMER_GROUP].add, key)
@@ -144,8 +131,8 @@ class GroupSessions:
         return session
 
     def is_of_namesake(self, key: Key, uid: str) -> bool:
-        """True if the session is that of a former object, whose deletion was never seen: an object with this uid has
-        taken its place."""
+        """True if the session belongs to a former object of this name, which was replaced by the object with this uid
+        before its deletion was noticed."""
         found = self._sessions.get(key)
         return found is not None and found.uid not in ("", uid)
 
@@ -160,5 +147,4 @@ class GroupSessions:
 
 
 def new_session(key: Key, clock: Clock, tasks: Tasks, again: Callable[[], None]) -> GroupSession:
-    """A session of which nothing is known yet; `again` queues the object."""
-    return GroupSession(key, Background("/".join(key), clock, tasks, again, FAILURES), FirstLook(clock))
+    return GroupSession(key, Background("/".join(key), clock, tasks, again, FAILURES), FirstObservation(clock))

@@ -1,15 +1,13 @@
-"""The Kafka side of a ConsumerGroup as one plan sees it, and what its observer is to look at. Pure."""
-
-from __future__ import annotations
+"""The observed Kafka state of a ConsumerGroup for one plan, and the subscription to it. Pure."""
 
 from dataclasses import dataclass, replace
 
 from fleet_consumer.contract import naming
-from fleet_operator.observe.interests import GroupInterest, retry_interest
+from fleet_operator.observe.subscriptions import GroupSubscription, retry_subscription
 from fleet_operator.planning.fleet.parts import RETRY
-from fleet_operator.planning.observation import ClusterObservation, believed
+from fleet_operator.planning.observation import ClusterObservation, last_known
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.retry.publication import plan_intent
+from fleet_operator.planning.retry.published_policies import plan_intent
 from fleet_operator.planning.retry.topics import GroupView, view_group
 from fleet_operator.planning.topic_pattern import usable_pattern
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
@@ -17,11 +15,11 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The Kafka side of a group.
+    """The observed Kafka state of a group.
 
-    - `intent`: the wanted retries; None for a group that has none and never had.
-    - `view`: what actions rest on.
-    - `shown`: what the status shows, in which one or two failed observations do not appear.
+    - `intent`: the wanted retries; None for a group that has no retries and never had any.
+    - `view`: the view on which actions are based.
+    - `shown`: the view on which the status is based. It keeps the last values during one or two failed observations.
     """
 
     intent: RetryIntent | None
@@ -29,17 +27,17 @@ class Views:
     shown: GroupView
 
     @property
-    def in_doubt(self) -> bool:
-        """True if the load is unknown for a moment only."""
+    def briefly_unknown(self) -> bool:
+        """True if the load is unknown, but was known at one of the last observations."""
         lag, shown = self.view.lag, self.shown.lag
         return (lag is None or not lag.complete) and shown is not None and shown.complete
 
 
 def view_kafka(gathered: Gathered) -> Views:
     observation, intent = gathered.observation, _plan_intent(gathered)
-    believable = believed(observation, gathered.group.group_id)
+    shown_observation = last_known(observation, gathered.group.group_id)
     view = _view(gathered, observation, intent)
-    shown = view if believable is observation else _view(gathered, believable, intent)
+    shown = view if shown_observation is observation else _view(gathered, shown_observation, intent)
     return Views(intent=intent, view=view, shown=shown)
 
 
@@ -48,9 +46,8 @@ def _view(gathered: Gathered, observation: ClusterObservation | None, intent: Re
 
 
 def _plan_intent(gathered: Gathered) -> RetryIntent | None:
-    """The wanted retries; `ended` once no worker is left that reads or writes."""
-    observation = gathered.observation
-    seen = observation.groups.get(gathered.group.group_id) if observation is not None else None
+    """The wanted retries. They are `ended` if no remaining worker reads or writes retry topics."""
+    seen = gathered.observed_group
     predecessors = seen.retry.found_delays if seen is not None and seen.retry is not None else None
     intent = plan_intent(gathered.group, gathered.policy, gathered.published, predecessors)
     if intent is None or not intent.ending or gathered.parts[RETRY].body is not None or gathered.feeds_retries:
@@ -58,16 +55,16 @@ def _plan_intent(gathered: Gathered) -> RetryIntent | None:
     return replace(intent, ended=True)
 
 
-def interest_of(gathered: Gathered, intent: RetryIntent | None, *, asleep: bool) -> GroupInterest:
-    """Interest of the group for its observer: Kafka groups, topics, and the retry flow.
+def subscription_of(gathered: Gathered, intent: RetryIntent | None, *, asleep: bool) -> GroupSubscription:
+    """The group's subscription with the observer: its Kafka groups, topics and retry flow.
 
-    `asleep`: the fleet is scaled by load, and to no workers now.
+    `asleep`: the fleet is scaled by load and has no workers now.
     """
     group = gathered.group
     delays = (*intent.delays, *intent.drained_delays) if intent is not None else ()
     discover = gathered.older is None and gathered.published is None
-    flow = retry_interest(group.group_id, delays, discover=discover) if delays else None
-    return GroupInterest(
+    flow = retry_subscription(group.group_id, delays, discover=discover) if delays else None
+    return GroupSubscription(
         group_id=group.group_id,
         topics=group.source_topics,
         pattern=usable_pattern(group),

@@ -1,22 +1,18 @@
-"""Visits of empty groups, which keep their commits; they run in the background.
+"""Visits empty Kafka groups in the background, so that brokers do not expire their commits. A visit joins a group and
+leaves it.
 
-A visit that was made is remembered until it stands in the state. What else is remembered is lost with the process.
+The time of the last successful visit is stored in the group's state. Other facts about visits are only in memory. While
+the fleet is suspended, the retry workers' group is visited together with the main group.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from fleet_consumer.clock import Clock
-from fleet_consumer.contract import naming
-from fleet_consumer.net import KafkaError
 from fleet_operator.api.v1alpha1 import conditions
-from fleet_operator.observe.aggregation import reason_of
 from fleet_operator.observe.group_visit import GroupVisit, VisitOutcome
 from fleet_operator.observe.observer_pool import ObserverPool
 from fleet_operator.planning.fleet.parts import MAIN, RETRY, Part
@@ -26,79 +22,63 @@ from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.kafka_side import ATTEMPT_SECONDS
 from fleet_operator.reconcilers.consumergroup.offsets import NEVER_VISITED
 from fleet_operator.reconcilers.consumergroup.session import GroupSession
-from fleet_operator.reconcilers.context import FAILURES
+from fleet_operator.reconcilers.context import FAILURES, problem_of
 from fleet_operator.runtime.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-VISIT: Final = "visit"
 VISITS_MAX: Final = 16
-"""Visits at a time: each has a connection, for about as long as group.initial.rebalance.delay.ms."""
+"""Largest number of concurrent visits, because each holds a connection for about group.initial.rebalance.delay.ms."""
 STEP_SECONDS: Final = 0.5
-"""Pause between two looks at a join that is under way."""
+"""Pause in seconds between two checks of whether the broker has answered the join request."""
 ADVICE: Final = {
-    conditions.AUTHORIZATION_FAILED: "let the operator's principal Read the group, as the workers need it too"
+    conditions.AUTHORIZATION_FAILED: "allow the operator's principal to Read the group, which the workers need too"
 }
 
 
 @dataclass(slots=True)
 class Visits:
-    """The visits of all groups. Used on the event loop only."""
-
     observers: ObserverPool
     metrics: Metrics
     clock: Clock
     _under_way: int = 0
 
     def start(self, session: GroupSession, gathered: Gathered, decision: ExpiryDecision) -> None:
-        """Begin the decided visit, if any; where too many are under way, it begins after a pause. A visit of the main
-        group goes on to the retry workers' by itself."""
+        """Start the visit that was decided, if any. If too many visits are running, the visit starts after a pause."""
         if decision.visit or decision.visit_retry:
-            make = partial(self._visit if decision.visit else self._visit_retry, session, gathered)
-            session.background.start(VISIT, make, seconds=ATTEMPT_SECONDS)
+            make = partial(self._visit, session, gathered, MAIN if decision.visit else RETRY)
+            session.background.start("visit", make, seconds=ATTEMPT_SECONDS)
 
-    async def _visit(self, session: GroupSession, gathered: Gathered) -> None:
-        """Visit the main group, and with it that of the retry workers, which are stopped with a suspended fleet."""
-        group_id, began = gathered.group.group_id, self.clock.wall()
-
-        async def join_both() -> VisitOutcome:
-            outcome = await self._join_and_leave(gathered, group_id)
-            if outcome is VisitOutcome.KEPT and _has_flow(gathered):
-                of_retry = await self._join_and_leave(gathered, naming.retry_group(group_id))
+    async def _visit(self, session: GroupSession, gathered: Gathered, part: Part) -> None:
+        """Visit a part's Kafka group. A visit to the main group includes the retry workers' group, because both parts
+        stop when the fleet is suspended."""
+        if self._under_way >= VISITS_MAX:
+            return
+        began, seen = self.clock.wall(), gathered.observed_group
+        self._under_way += 1
+        try:
+            outcome = await self._join_and_leave(gathered, part)
+            # If a retry flow was observed, the group has retry topics, or had retry topics that are not drained yet.
+            if part is MAIN and outcome is VisitOutcome.KEPT and seen is not None and seen.retry is not None:
+                of_retry = await self._join_and_leave(gathered, RETRY)
                 if of_retry is VisitOutcome.KEPT:
                     _keep(session, RETRY, began)
                 outcome = VisitOutcome.COMMITS_LOST if of_retry is VisitOutcome.COMMITS_LOST else outcome
-            return outcome
-
-        await self._make(session, MAIN, join_both)
-
-    async def _visit_retry(self, session: GroupSession, gathered: Gathered) -> None:
-        """Visit the group of the retry workers alone."""
-        group_id = naming.retry_group(gathered.group.group_id)
-        await self._make(session, RETRY, lambda: self._join_and_leave(gathered, group_id))
-
-    async def _make(self, session: GroupSession, part: Part, visit: Callable[[], Awaitable[VisitOutcome]]) -> None:
-        if self._under_way >= VISITS_MAX:
-            return
-        began = self.clock.wall()
-        self._under_way += 1
-        try:
-            outcome = await visit()
-        except FAILURES as error:
-            self._failed(session, part, _problem(error))
-            raise
-        except asyncio.CancelledError:  # the attempt's time is over
-            late = Problem(conditions.BROKER_UNREACHABLE, "the brokers did not answer in time")
-            self._failed(session, part, late)
+        except (*FAILURES, asyncio.CancelledError) as error:  # a timeout cancels the attempt
+            problem = problem_of(error)
+            if problem.reason in ADVICE:
+                problem = replace(problem, message=f"{problem.message}; {ADVICE[problem.reason]}")
+            self.metrics.group_visits.labels("Failed").inc()
+            session.visited(part, _memory(session, part).failed(problem, self.clock.wall()))
             raise
         finally:
             self._under_way -= 1
-        self._note(session, part, outcome, began)
+        self._record_visit(session, part, outcome, began)
 
-    async def _join_and_leave(self, gathered: Gathered, group_id: str) -> VisitOutcome:
-        classic = gathered.group.spec.consumer.classic
+    async def _join_and_leave(self, gathered: Gathered, part: Part) -> VisitOutcome:
+        group_id, classic = part.kafka_group(gathered.group.group_id), gathered.group.spec.consumer.classic
         named = tuple(name for name in classic.assignors if ":" not in name)
-        # A class of the user's has a name of its own, which the group shows while it has members.
+        # The protocol name of a custom assignor is known only from an observation of the group with members.
         last = gathered.state.offsets.assignor
         assignors = (*named, *((last,) if last else ()))
         visit = GroupVisit(group_id, classic.session_timeout_seconds * 1000, assignors)
@@ -110,11 +90,7 @@ class Visits:
             outcome = await self.observers.act(gathered.cluster_key, visit.advance)
         return outcome
 
-    def _failed(self, session: GroupSession, part: Part, problem: Problem) -> None:
-        self.metrics.group_visits.labels("Failed").inc()
-        session.visited(part, _memory(session, part).failed(problem, self.clock.wall()))
-
-    def _note(self, session: GroupSession, part: Part, outcome: VisitOutcome, began: float) -> None:
+    def _record_visit(self, session: GroupSession, part: Part, outcome: VisitOutcome, began: float) -> None:
         self.metrics.group_visits.labels(outcome.value).inc()
         match outcome:
             case VisitOutcome.KEPT:
@@ -122,12 +98,12 @@ class Visits:
                 log.info("commits of an empty group are kept", extra={"key": session.background.name})
             case VisitOutcome.COMMITS_LOST:
                 message = (
-                    "commits that were there before the operator's visit were gone after it: see the brokers' logs"
+                    "commits that existed before the operator's visit were missing after it: see the brokers' logs"
                 )
                 session.visited(part, _memory(session, part).failed(Problem(conditions.OFFSETS_GONE, message), began))
                 log.error("commits of an empty group are gone", extra={"key": session.background.name})
             case VisitOutcome.NOT_EMPTY | VisitOutcome.NO_COMMITS:
-                # The next look shows it. Until then, and if it does not, the pauses grow.
+                # The next poll should show that no visit is needed. Until then, the pauses between visits grow.
                 session.visited(part, _memory(session, part).failed(None, self.clock.wall()))
 
 
@@ -136,21 +112,4 @@ def _memory(session: GroupSession, part: Part) -> ExpiryMemory:
 
 
 def _keep(session: GroupSession, part: Part, began: float) -> None:
-    """Note a visit that kept the commits."""
     session.visited(part, ExpiryMemory(empty_since=_memory(session, part).empty_since, visited_at=began))
-
-
-def _has_flow(gathered: Gathered) -> bool:
-    """True if the group has retry topics, or had some that are not drained."""
-    observation = gathered.observation
-    seen = observation.groups.get(gathered.group.group_id) if observation is not None else None
-    return seen is not None and seen.retry is not None
-
-
-def _problem(error: Exception) -> Problem:
-    if isinstance(error, KafkaError):
-        reason = reason_of(error.code)
-        advice = f"; {ADVICE[reason]}" if reason in ADVICE else ""
-        return Problem(reason, f"{error}{advice}")
-    reason = str(getattr(error, "reason", conditions.BROKER_UNREACHABLE))
-    return Problem(reason, str(error) or "the brokers did not answer in time")

@@ -17,7 +17,7 @@ MOUNTED = {"python": {"callable": "shop:handle", "configMapRef": {"name": "sourc
 
 def worker(**spec: Any) -> dict[str, Any]:
     group = builders.consumer_group(handler=MOUNTED, **spec)
-    return worker_config(group, builders.kafka_cluster(), revision="r1")
+    return worker_config(group, builders.kafka_cluster()) | {"revision": "r1"}
 
 
 def rendered(body: Backfill, handlers: str = "Both") -> dict[str, Any]:

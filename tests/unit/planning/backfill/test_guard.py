@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.backfill.phase import LiveGroup, control_of
+from fleet_operator.planning.backfill.phase import control_of
 from fleet_operator.planning.lag import Behind
 from tests.unit.planning.backfill.things import backfill
 
@@ -25,17 +25,17 @@ from tests.unit.planning.backfill.things import backfill
 )
 def test_guard_pauses_above_its_limit_and_releases_well_below(behind: Any, paused: bool, pause: bool) -> None:
     body = backfill(guard={"maxLiveBehindSeconds": 60})
-    guard = control_of(body, LiveGroup(1000.0, behind), stop=False, paused=paused).guard
+    guard = control_of(body, behind, at=1000.0, stop=False, paused=paused).guard
     assert guard is not None
     assert (guard.pause, bool(guard.message)) == (pause, pause)
 
 
-def test_look_changes_with_the_observation_in_steps() -> None:
+def test_guard_changes_with_the_observation_in_steps() -> None:
     body = backfill(guard={"maxLiveBehindSeconds": 60})
-    looks = [control_of(body, LiveGroup(at), stop=False, paused=False).guard for at in (1005.0, 1019.0, 1020.0)]
-    assert looks[0] == looks[1] != looks[2]
+    guards = [control_of(body, at=at, stop=False, paused=False).guard for at in (1005.0, 1019.0, 1020.0)]
+    assert guards[0] == guards[1] != guards[2]
 
 
 def test_orders_without_a_guard() -> None:
-    control = control_of(backfill(rate={"recordsPerSecond": 5}), None, stop=True, paused=False)
+    control = control_of(backfill(rate={"recordsPerSecond": 5}), stop=True, paused=False)
     assert (control.suspend, control.records_per_second, control.guard) == (True, 5, None)

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from fleet_consumer.contract.backfill_ledger import ledger_text
+from fleet_operator.planning.backfill.parsing import Kept, read_kept
 from fleet_operator.planning.backfill.phase import decide
-from fleet_operator.planning.backfill.readings import Kept, read_kept
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
 from tests.unit.backfill.documents import backfill_document
@@ -24,7 +24,7 @@ def test_backfill_whose_status_was_lost_takes_up_the_range_and_the_number_of_its
     assert (second.attempt, second.act) == (3, Act.NOTHING)
 
 
-def test_lost_status_beside_another_range_or_a_lost_ledger_is_the_end() -> None:
+def test_lost_status_next_to_another_range_or_a_lost_ledger_is_the_end() -> None:
     other = replace(RANGE, ranges={0: (0, 1395)})
     mixed = decide(facts(backfill=backfill(RANGED), resolved=other, kept=Kept(RANGE, 1)))
     assert (mixed.phase, mixed.reason) == ("Failed", "LedgerUnreadable")

@@ -152,7 +152,7 @@ def test_children_belong_to_the_backfill() -> None:
     body = backfill()
     handlers = Handlers(worker=worker(), handler_files={"shop.py": ""}, candidate_files={"next.py": ""})
     children = [
-        *manifests.driver_rights(body, "role"),
+        *manifests.driver_permissions(body, "role"),
         *manifests.sources(body, handlers),
         manifests.settings(body, {}),
         manifests.ledger(body),
@@ -174,13 +174,13 @@ def test_orders_are_what_the_driver_reads() -> None:
 
 
 def test_driver_may_write_its_ledger_and_nothing_else_of_the_kind() -> None:
-    account, role, own, pods = manifests.driver_rights(backfill(), "spark-driver")
+    account, role, own, pods = manifests.driver_permissions(backfill(), "spark-driver")
     assert account["automountServiceAccountToken"] is False
     assert [(rule["resourceNames"], rule["verbs"]) for rule in role["rules"]] == [
         (["again-ledger"], ["get", "update"]),
         (["again-control"], ["get"]),
     ]
-    _, named, *_ = manifests.driver_rights(backfill(), "spark-driver", "shop")
+    _, named, *_ = manifests.driver_permissions(backfill(), "spark-driver", "shop")
     assert named["rules"][2:] == [
         {"apiGroups": [""], "resources": ["serviceaccounts"], "resourceNames": ["shop"], "verbs": ["use"]}
     ]

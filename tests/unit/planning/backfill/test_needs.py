@@ -99,7 +99,7 @@ def test_topics_that_are_written_to_must_exist() -> None:
 
 def handler(spec: dict[str, Any], **more: Any) -> str | None:
     group = builders.consumer_group(handler=spec)
-    worker = worker_config(group, builders.kafka_cluster(), revision="r")
+    worker = worker_config(group, builders.kafka_cluster()) | {"revision": "r"}
     problem = find_handler_refusal(backfill(**more), worker)
     return problem.reason if problem is not None else None
 

@@ -27,8 +27,7 @@ from fleet_operator.planning.backfill.attempts import (
     subject_of,
     watch,
 )
-from fleet_operator.planning.backfill.phase import LINGER_S, BackfillDecision, decide
-from fleet_operator.planning.backfill.readings import (
+from fleet_operator.planning.backfill.parsing import (
     APART,
     BOTH,
     DriverEnd,
@@ -36,8 +35,9 @@ from fleet_operator.planning.backfill.readings import (
     end_by_message,
     passes_of,
     read_ledger,
-    read_pods,
+    read_pod,
 )
+from fleet_operator.planning.backfill.phase import LINGER_S, BackfillDecision, decide
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.run import Act
@@ -244,7 +244,7 @@ def test_suspended_application_that_has_not_started_is_deleted_and_never_the_end
             paused = decide(facts(**suspended, application=away, watched=watched))
             assert (paused.phase, paused.reason, paused.act) == ("Paused", "Suspended", Act.NOTHING)
             assert paused.ended is not None
-            assert not paused.ended.failed
+            assert paused.ended.failures_in_a_row <= 0
             suspended["backfill"] = backfill({**known, "lastEnded": end_status(paused.ended)}, suspend=True)
             assert decide(facts(**suspended, application=away)).act is Act.DELETE
             assert decide(facts(**suspended)).reason == "Suspended"
@@ -291,7 +291,7 @@ def test_unreadable_ledger_and_range_end_it() -> None:
     assert decided(resolved=None).reason == "RangeLost"
 
 
-# --- readings --------------------------------------------------------------------------------------------------------
+# --- parsing --------------------------------------------------------------------------------------------------------
 
 
 def read(
@@ -383,9 +383,9 @@ def test_driver_s_end_is_read_from_its_pod() -> None:
         {"name": "spark-kubernetes-driver", "state": {"terminated": ended}},
     ]
     pod = {"metadata": {"name": "d"}, "status": {"phase": "Failed", "containerStatuses": statuses}}
-    (found,) = read_pods([pod])
+    found = read_pod(pod)
     assert (found.ended, found.end) == (True, DriverEnd(code=20, reason="A", message="b"))
-    (running,) = read_pods([{"metadata": {"name": "e"}, "status": {"phase": "Unknown"}}])
+    running = read_pod({"metadata": {"name": "e"}, "status": {"phase": "Unknown"}})
     assert not running.ended
 
 
@@ -397,7 +397,7 @@ def test_exit_code_is_read_from_words() -> None:
 # --- deadlines -------------------------------------------------------------------------------------------------------
 
 
-def test_only_time_between_own_looks_counts() -> None:
+def test_only_time_between_own_checks_counts() -> None:
     watched = watch(NEVER_WATCHED, "a", 100.0)
     for tick in (105.0, 110.0, 4000.0):
         watched = watch(watched, "a", tick)
@@ -444,4 +444,4 @@ def test_running_driver_is_watched_by_its_ledger() -> None:
     assert subject_of(body, SUBMITTED, "a") == subject_of(body, SUBMITTED, "b")
 
 
-# --- orders ----------------------------------------------------------------------------------------------------------
+# --- control ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fleet_operator.planning.backfill.ranges import (
     PARTITIONS_MAX,
     RangeQuestion,
     ResolvedRange,
-    TopicReading,
+    TopicOffsets,
     Unresolved,
     ask_range,
     find_other_cluster,
@@ -23,7 +23,7 @@ from fleet_operator.planning.backfill.ranges import (
 )
 from fleet_operator.planning.problem import Refused
 from tests.unit.planning import builders
-from tests.unit.planning.backfill.things import backfill, reading
+from tests.unit.planning.backfill.things import backfill, topic_offsets
 
 TIMES = {"time": {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}}
 
@@ -32,13 +32,13 @@ def asked(wanted: dict[str, Any], **spec: Any) -> RangeQuestion:
     return ask_range(backfill(range=wanted, **spec), "orders", read_committed=False, others=(), now=1000.7)
 
 
-def resolved(wanted: dict[str, Any], read: TopicReading, **spec: Any) -> ResolvedRange:
+def resolved(wanted: dict[str, Any], read: TopicOffsets, **spec: Any) -> ResolvedRange:
     found = resolve(backfill(range=wanted, **spec), asked(wanted), read)
     assert isinstance(found, ResolvedRange), found
     return found
 
 
-def refused(wanted: dict[str, Any], read: TopicReading, **spec: Any) -> tuple[str, str]:
+def refused(wanted: dict[str, Any], read: TopicOffsets, **spec: Any) -> tuple[str, str]:
     found = resolve(backfill(range=wanted, **spec), asked(wanted), read)
     assert isinstance(found, Refused), found
     return found.problem.reason, found.problem.message
@@ -56,7 +56,7 @@ def test_last_seconds_end_with_the_present_one() -> None:
 def test_last_seconds_are_read_to_the_end_of_the_log() -> None:
     """A producer whose clock is fast is no end: records of the range may be behind its own."""
     assert asked({"last": {"seconds": 60}}).end_ms is None
-    assert resolved({"last": {"seconds": 60}}, reading(end={})).ranges == {0: (20, 100), 1: (20, 100)}
+    assert resolved({"last": {"seconds": 60}}, topic_offsets(end={})).ranges == {0: (20, 100), 1: (20, 100)}
 
 
 def test_times_are_asked_for_and_offsets_are_not() -> None:
@@ -74,18 +74,18 @@ def test_end_is_looked_for_behind_records_that_came_before_late_ones(late: int) 
 def test_time_range_ends_with_the_log_whatever_a_fast_clock_says() -> None:
     """Offset 30 may be of the year 2030: no record behind it would be handled."""
     assert asked(TIMES).end_ms is None
-    found = resolved(TIMES, reading(end={0: 30, 1: 90}))
+    found = resolved(TIMES, topic_offsets(end={0: 30, 1: 90}))
     assert (found.ranges, found.cut) == ({0: (20, 100), 1: (20, 100)}, "")
 
 
 def test_range_that_ends_at_a_late_record_says_what_it_leaves_out() -> None:
     wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
-    found = resolved(wanted, reading())
+    found = resolved(wanted, topic_offsets())
     assert found.ranges == {0: (20, 100), 1: (20, 90)}
-    assert "partition 1 ends at offset 90, and its log at 100" in found.cut
+    assert "in partition 1, the range ends at offset 90 and the log at 100" in found.cut
 
 
-OPEN = reading(starts={0: 0, 1: 0}, ends={0: 300, 1: 1000}, highs={0: 1000, 1: 1000})
+OPEN = topic_offsets(starts={0: 0, 1: 0}, ends={0: 300, 1: 1000}, highs={0: 1000, 1: 1000})
 BEFORE = replace(OPEN, first={0: 20, 1: 20})
 
 
@@ -99,7 +99,7 @@ BEFORE = replace(OPEN, first={0: 20, 1: 20})
         (of_offsets(100, 301), OPEN),
     ],
 )
-def test_range_waits_for_open_transactions_before_its_end(wanted: dict[str, Any], read: TopicReading) -> None:
+def test_range_waits_for_open_transactions_before_its_end(wanted: dict[str, Any], read: TopicOffsets) -> None:
     found = resolve(backfill(range=wanted), asked(wanted), read)
     assert isinstance(found, Unresolved)
     assert found.problem.reason == "OpenTransaction"
@@ -124,25 +124,26 @@ def test_transaction_behind_the_end_is_none_of_the_range() -> None:
 
 
 def test_time_after_all_records_is_an_empty_range() -> None:
-    found = resolved(TIMES, reading(first={0: None, 1: None}, end={0: None, 1: None}))
+    found = resolved(TIMES, topic_offsets(first={0: None, 1: None}, end={0: None, 1: None}))
     assert (found.ranges, found.offsets) == ({}, 0)
 
 
 def test_only_the_named_partitions_are_taken() -> None:
-    assert resolved(TIMES, reading(), source={"partitions": [1]}).ranges == {1: (20, 100)}
+    assert resolved(TIMES, topic_offsets(), source={"partitions": [1]}).ranges == {1: (20, 100)}
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        pytest.param(reading(first={0: 10, 1: 20}), id="the oldest record is of the time"),
-        pytest.param(reading(starts={0: 25, 1: 10}), id="retention removed the beginning between the two answers"),
+        pytest.param(topic_offsets(first={0: 10, 1: 20}), id="the oldest record is of the time"),
+        pytest.param(topic_offsets(starts={0: 25, 1: 10}), id="retention removed the beginning between the two reads"),
         pytest.param(
-            reading(starts={0: 100, 1: 10}, first={0: None, 1: 20}, end={0: None, 1: None}), id="no record is left"
+            topic_offsets(starts={0: 100, 1: 10}, first={0: None, 1: 20}, end={0: None, 1: None}),
+            id="no record is left",
         ),
     ],
 )
-def test_records_that_may_be_gone_are_not_passed_over(read: TopicReading) -> None:
+def test_records_that_may_be_gone_are_not_passed_over(read: TopicOffsets) -> None:
     reason, message = refused(TIMES, read)
     assert (reason, "partition 0" in message, "Ignore" in message) == ("RangeExpired", True, True)
     found = resolved({**TIMES, "expired": "Ignore"}, read)
@@ -152,65 +153,70 @@ def test_records_that_may_be_gone_are_not_passed_over(read: TopicReading) -> Non
 
 def test_log_that_has_lost_nothing_is_complete() -> None:
     """At offset 0 there was never an older record."""
-    assert resolved(TIMES, reading(starts={0: 0, 1: 0}, first={0: 0, 1: 0})).note == ""
+    assert resolved(TIMES, topic_offsets(starts={0: 0, 1: 0}, first={0: 0, 1: 0})).note == ""
 
 
 def test_offsets_are_taken_as_they_are() -> None:
-    assert resolved(of_offsets(12, 100), reading()).ranges == {0: (12, 100)}
-    assert resolved(of_offsets(12, 12), reading()).ranges == {}
+    assert resolved(of_offsets(12, 100), topic_offsets()).ranges == {0: (12, 100)}
+    assert resolved(of_offsets(12, 12), topic_offsets()).ranges == {}
 
 
 def test_offsets_below_the_log_are_gone() -> None:
-    assert refused(of_offsets(5, 50), reading())[0] == "RangeExpired"
-    assert resolved(of_offsets(5, 50, expired="Ignore"), reading()).ranges == {0: (10, 50)}
-    assert resolved(of_offsets(3, 7, expired="Ignore"), reading()).ranges == {}
+    assert refused(of_offsets(5, 50), topic_offsets())[0] == "RangeExpired"
+    assert resolved(of_offsets(5, 50, expired="Ignore"), topic_offsets()).ranges == {0: (10, 50)}
+    assert resolved(of_offsets(3, 7, expired="Ignore"), topic_offsets()).ranges == {}
 
 
 @pytest.mark.parametrize(("first", "end", "field"), [(101, 200, "from"), (50, 101, "to")])
 def test_offsets_behind_the_end_are_refused(first: int, end: int, field: str) -> None:
-    reason, message = refused(of_offsets(first, end), reading())
+    reason, message = refused(of_offsets(first, end), topic_offsets())
     assert (reason, f"spec.range.offsets[].{field}" in message) == ("OffsetsBeyondEnd", True)
 
 
 def test_partition_that_is_not_there_is_refused() -> None:
-    assert refused(TIMES, reading(), source={"partitions": [0, 2]})[0] == "PartitionNotFound"
+    assert refused(TIMES, topic_offsets(), source={"partitions": [0, 2]})[0] == "PartitionNotFound"
     wanted = {"offsets": [{"partition": 7, "from": 0, "to": 0}]}
-    assert refused(wanted, reading())[0] == "PartitionNotFound"
+    assert refused(wanted, topic_offsets())[0] == "PartitionNotFound"
 
 
 def test_topic_that_is_not_there_is_refused() -> None:
-    assert refused(TIMES, TopicReading(partitions=None))[0] == "SourceTopicNotFound"
+    assert refused(TIMES, TopicOffsets(partitions=None))[0] == "SourceTopicNotFound"
 
 
 def test_partition_without_a_leader_is_waited_for() -> None:
     wanted = {"time": {**TIMES["time"], "lateSeconds": 300}}
-    for read in (reading(starts={0: 10}), reading(ends={1: 100}), reading(first={0: 20}), reading(end={1: 90})):
+    for read in (
+        topic_offsets(starts={0: 10}),
+        topic_offsets(ends={1: 100}),
+        topic_offsets(first={0: 20}),
+        topic_offsets(end={1: 90}),
+    ):
         found = resolve(backfill(range=wanted), asked(wanted), read)
         assert isinstance(found, Unresolved)
         assert found.problem.reason == "PartitionsUnknown"
 
 
 def test_more_partitions_than_a_status_holds_are_refused() -> None:
-    assert refused(TIMES, reading(partitions=PARTITIONS_MAX + 1))[0] == "RangeTooLarge"
+    assert refused(TIMES, topic_offsets(partitions=PARTITIONS_MAX + 1))[0] == "RangeTooLarge"
 
 
 def test_status_holds_the_range() -> None:
     wanted = {"last": {"seconds": 60}}
-    found = resolved(wanted, reading())
+    found = resolved(wanted, topic_offsets())
     status = range_status(found)
     assert status["resolvedRange"] == [{"partition": number, "from": 20, "to": 100} for number in (0, 1)]
     assert read_range(backfill(status, range=wanted)) == found
 
 
 def test_range_names_the_cluster_and_the_topic_that_its_offsets_are_of() -> None:
-    found = resolved(TIMES, reading(cluster_id="cluster-a", topic_id="t-1"))
+    found = resolved(TIMES, topic_offsets(cluster_id="cluster-a", topic_id="t-1"))
     status = range_status(found)
     assert (status["clusterId"], status["topicId"]) == ("cluster-a", "t-1")
     assert read_range(backfill(status, range=TIMES)) == found
 
 
 def test_range_of_brokers_without_topic_ids_names_none() -> None:
-    status = range_status(resolved(TIMES, reading(cluster_id="cluster-a")))
+    status = range_status(resolved(TIMES, topic_offsets(cluster_id="cluster-a")))
     assert "topicId" not in status
     again = read_range(backfill({**status, "clusterId": 5}, range=TIMES))
     assert again is not None
@@ -218,7 +224,7 @@ def test_range_of_brokers_without_topic_ids_names_none() -> None:
 
 
 def test_offsets_of_another_cluster_are_those_of_other_records() -> None:
-    found = resolved(TIMES, reading(cluster_id="cluster-a", topic_id="t-1"))
+    found = resolved(TIMES, topic_offsets(cluster_id="cluster-a", topic_id="t-1"))
     problem = find_other_cluster(found, builders.observation(cluster_id="cluster-b"))
     assert problem is not None
     assert (problem.reason, "cluster-a" in problem.message, "cluster-b" in problem.message) == ("RangeLost", True, True)
@@ -226,14 +232,14 @@ def test_offsets_of_another_cluster_are_those_of_other_records() -> None:
 
 
 def test_cluster_that_nobody_knows_is_no_other_one() -> None:
-    found = resolved(TIMES, reading(cluster_id="cluster-a"))
+    found = resolved(TIMES, topic_offsets(cluster_id="cluster-a"))
     for seen in (
         None,
         builders.observation(cluster_id=None),
         builders.observation(cluster_id="cluster-b", identified=False),
     ):
         assert find_other_cluster(found, seen) is None
-    earlier = resolved(TIMES, reading())
+    earlier = resolved(TIMES, topic_offsets())
     assert find_other_cluster(earlier, builders.observation(cluster_id="cluster-b")) is None, "resolved without an id"
 
 
@@ -268,17 +274,17 @@ def test_sample_of_nothing_is_nothing() -> None:
 
 def test_sample_is_taken_of_a_resolved_range_and_kept_in_the_status() -> None:
     wanted = {"last": {"seconds": 60}, "sample": "10%"}
-    found = resolved(wanted, reading())
+    found = resolved(wanted, topic_offsets())
     assert (found.ranges, found.sampled_from) == ({0: (20, 28), 1: (20, 28)}, 160)
     status = range_status(found)
     assert status["sampledFrom"] == 160
     assert read_range(backfill(status, range=wanted)) == found
-    assert "sampledFrom" not in range_status(resolved({"last": {"seconds": 60}}, reading()))
+    assert "sampledFrom" not in range_status(resolved({"last": {"seconds": 60}}, topic_offsets()))
 
 
 def test_times_with_fractions_stay_exact() -> None:
     wanted = {"time": {"from": "2026-01-01T00:00:00.250Z", "to": "2026-01-02T00:00:00Z"}}
-    found = resolved(wanted, reading())
+    found = resolved(wanted, topic_offsets())
     again = read_range(backfill(range_status(found), range=wanted))
     assert again is not None
     assert again.from_ms == 1_767_225_600_250
@@ -300,7 +306,7 @@ def test_range_that_cannot_be_read_is_none(status: dict[str, Any]) -> None:
 
 
 def test_time_that_is_none_is_refused() -> None:
-    """The CRD's format takes some texts that are none."""
+    """The CRD's format accepts some strings that are no times."""
     wanted = {"time": {"from": "2026-13-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}}
     problem = find_range_refusal(backfill(range=wanted))
     assert problem is not None

@@ -9,9 +9,9 @@ from fleet_consumer.contract.backfill_ledger import COUNTS, Comparison, Counts, 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning import times
 from fleet_operator.planning.backfill.attempts import AttemptEnd, end_status
+from fleet_operator.planning.backfill.parsing import DriverEnd
 from fleet_operator.planning.backfill.phase import decide
 from fleet_operator.planning.backfill.ranges import range_status
-from fleet_operator.planning.backfill.readings import DriverEnd
 from fleet_operator.planning.backfill.spark import NO_APPLICATION, SeenApplication, SparkState
 from fleet_operator.planning.backfill.status import project_backfill_status
 from fleet_operator.planning.problem import Problem
@@ -88,7 +88,7 @@ def test_sample_of_a_dry_run_tells_what_the_whole_range_takes() -> None:
     complete = next(each for each in status["conditions"] if each["type"] == c.COMPLETE)
     assert complete["message"] == (
         "every record of the range was handled (dry run): the whole range has 2010 offsets with about 1910 records of "
-        "0.3 MiB, of which about 101 would fail; that takes about 1h7m at the rate of the sample"
+        "0.3 MiB, and about 101 of them would fail; it would take about 1h7m at the rate of the sample"
     )
     ranged = next(each for each in status["conditions"] if each["type"] == c.RANGE_RESOLVED)
     assert ranged["message"] == "the range has 20 offsets (a sample of 2010) in 2 partitions of topic 'orders'"

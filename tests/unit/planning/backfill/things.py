@@ -7,9 +7,9 @@ from typing import Any
 
 from fleet_consumer.contract.backfill_ledger import Ledger
 from fleet_operator.api.v1alpha1 import Backfill
+from fleet_operator.planning.backfill.parsing import BOTH, Progress
 from fleet_operator.planning.backfill.phase import BackfillFacts
-from fleet_operator.planning.backfill.ranges import ResolvedRange, TopicReading, range_status
-from fleet_operator.planning.backfill.readings import BOTH, Progress
+from fleet_operator.planning.backfill.ranges import ResolvedRange, TopicOffsets, range_status
 from fleet_operator.planning.run import ReferencedGroup
 from tests.unit.planning import builders
 
@@ -30,10 +30,10 @@ def surroundings(**changes: Any) -> ReferencedGroup:
     return replace(ReferencedGroup(group=group, cluster=cluster, seen=builders.observation()), **changes)
 
 
-def reading(**changes: Any) -> TopicReading:
+def topic_offsets(**changes: Any) -> TopicOffsets:
     """A topic of two partitions with records 10 to 99, all of which are of the range's time from 20 on."""
     both = {0: 10, 1: 10}
-    read = TopicReading(partitions=2, starts=both, ends={0: 100, 1: 100}, first={0: 20, 1: 20}, end={0: None, 1: 90})
+    read = TopicOffsets(partitions=2, starts=both, ends={0: 100, 1: 100}, first={0: 20, 1: 20}, end={0: None, 1: 90})
     return replace(read, **changes)
 
 

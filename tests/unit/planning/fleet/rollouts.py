@@ -10,10 +10,10 @@ from fleet_operator.planning.fleet.rollout import (
 )
 from fleet_operator.planning.fleet.rollout_facts import (
     CheckFacts,
+    CountedTime,
+    PodState,
     RevisionRecord,
     RolloutFacts,
-    Standing,
-    Stretch,
     Watched,
 )
 from fleet_operator.planning.problem import Problem
@@ -45,7 +45,7 @@ def failed_check(*, outside: bool) -> CheckFacts:
 
 def watched(**seconds: float) -> Watched:
     """Seconds that were counted so far, by uid."""
-    return Watched(stretches={uid: Stretch(standing=Standing.TRIES, seconds=each) for uid, each in seconds.items()})
+    return Watched(counted={uid: CountedTime(state=PodState.TRIES, seconds=each) for uid, each in seconds.items()})
 
 
 def rollout(*records: RevisionRecord, **changes: Any) -> RolloutDecision:

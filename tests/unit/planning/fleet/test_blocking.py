@@ -1,20 +1,20 @@
-"""Reasons why a spec cannot become a revision, in the order of mending; and the owner of a Kafka group."""
+"""Reasons why a spec cannot become a revision, in the order of correction; and the owner of a Kafka group."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fleet_operator.api.v1alpha1.kafkacluster import ClusterIdentity
-from fleet_operator.planning.claims import Claim, Use, inherits, older_owner
+from fleet_operator.planning.claims import Claim, Use, inherits, owns_before
 from fleet_operator.planning.fleet.blocking import (
-    changed_id_message,
-    cluster_id_changed,
     cluster_invalid,
     cluster_not_found,
     find_blocking_problem,
+    find_changed_id,
 )
 from fleet_operator.planning.observation import ClusterObservation
 from tests.unit.planning.builders import consumer_group, kafka_cluster, observation, unreachable, with_containers
@@ -32,7 +32,7 @@ MANY_FILES = {f"part{number}.py": "" for number in range(251)}
     ("spec", "arguments", "reason", "named"),
     [
         ({}, {"cluster": cluster_not_found("shop", "main")}, "ClusterNotFound", "create it there"),
-        ({}, {"cluster": cluster_invalid("shop", "main")}, "ClusterInvalid", "of the operator's version"),
+        ({}, {"cluster": cluster_invalid("shop", "main")}, "ClusterInvalid", "have the operator's version"),
         ({"topics": None, "topicPattern": "("}, {}, "TopicPatternRefused", "spec.topicPattern: '('"),
         ({"topics": None, "topicPattern": "(?=a)a"}, {}, "TopicPatternRefused", "the syntax is RE2's"),
         ({"handler": {"http": {}}}, {}, "HandlerContainerNotFound", "'handler'"),
@@ -93,18 +93,26 @@ def test_fleet_stops_only_when_another_cluster_is_seen_for_sure(
 ) -> None:
     """Its offsets mean nothing there. A cluster that does not answer proves nothing, on either side: where another one
     answered last, workers do not start because it is silent now, nor because another observer has not heard of it."""
-    assert cluster_id_changed(kafka_cluster(identity=identity), seen) is changed
+    problem = find_changed_id(kafka_cluster(identity=identity), seen)
+    assert (problem.reason if problem else None) == ("ClusterIdChanged" if changed else None)
 
 
 def test_recorded_verdict_keeps_its_message_until_an_id_is_seen() -> None:
     cluster = kafka_cluster(identity=CHANGED)
-    assert changed_id_message(cluster, None) == "was b"
-    assert "report cluster-a" in changed_id_message(cluster, observation())
+    recorded, seen = find_changed_id(cluster, None), find_changed_id(cluster, observation())
+    assert recorded is not None
+    assert recorded.message == "was b"
+    assert seen is not None
+    assert "report cluster-a" in seen.message
 
 
 def claim(name: str, created_at: str = "2026-01-02T00:00:00Z", **changes: Any) -> Claim:
     base: dict[str, Any] = {"cluster": "c", "group_id": "orders", "namespace": "shop"}
     return Claim(name=name, created_at=created_at, **(base | changes))
+
+
+def older_owner(mine: Claim, others: Iterable[Claim]) -> Claim | None:
+    return min((other for other in others if owns_before(mine, other)), key=lambda other: other.rank, default=None)
 
 
 def test_older_object_owns_the_group() -> None:
@@ -129,12 +137,12 @@ def test_other_groups_and_clusters_are_no_rivals(other: dict[str, str]) -> None:
 def test_claim_of_another_namespace_counts_only_where_the_same_brokers_answered() -> None:
     """Anybody's own broker can report any cluster id: an object that came first would own every group's name."""
     mine = claim("mine", answered=frozenset({"kafka-1:9092", "kafka-2:9092"}))
-    stranger = claim("first", "2026-01-01T00:00:00Z", namespace="stranger", answered=frozenset({"10.6.6.6:9092"}))
-    silent = replace(stranger, answered=frozenset())
-    backed = replace(stranger, answered=frozenset({"kafka-2:9092"}))
-    assert [older_owner(mine, [other]) for other in (stranger, silent, backed)] == [None, None, backed]
-    beside, before = replace(stranger, namespace="shop"), replace(stranger, answered=None)
-    assert [older_owner(mine, [other]) for other in (beside, before)] == [beside, before]
+    foreign = claim("first", "2026-01-01T00:00:00Z", namespace="foreign", answered=frozenset({"10.6.6.6:9092"}))
+    silent = replace(foreign, answered=frozenset())
+    backed = replace(foreign, answered=frozenset({"kafka-2:9092"}))
+    assert [older_owner(mine, [other]) for other in (foreign, silent, backed)] == [None, None, backed]
+    sibling, before = replace(foreign, namespace="shop"), replace(foreign, answered=None)
+    assert [older_owner(mine, [other]) for other in (sibling, before)] == [sibling, before]
 
 
 OLD = "2026-01-01T00:00:00Z"
@@ -156,7 +164,7 @@ def test_login_without_the_right_to_be_a_member_claims_nothing_in_another_namesp
         assert older_owner(other, [replace(mine, use=Use.RUNS, may_read=True)]) is not None
 
 
-def test_what_is_unknown_stops_no_fleet_and_starts_none_beside_one_that_runs() -> None:
+def test_what_is_unknown_stops_no_fleet_and_starts_none_next_to_one_that_runs() -> None:
     unknown = claim("x", OLD, namespace="other", use=Use.RUNS)
     for right in (True, None):
         assert older_owner(claim("mine", use=Use.RUNS, may_read=right), [unknown]) is None
@@ -201,7 +209,7 @@ def test_fleet_waits_for_an_offsets_topic_that_the_operator_creates() -> None:
     assert "OffsetsTopicSized of the KafkaCluster" in problem.message
     forbidden = observation(offsets_topic=None, offsets_topic_error="AuthorizationFailed")
     never = ClusterObservation(observed_at=0.0, reachable=False, connection=provision.spec.connection)
-    for unsure in (replace(absent, reachable=False, doubtful=True), never):
+    for unsure in (replace(absent, reachable=False, unconfirmed=True), never):
         found = find_blocking_problem(consumer_group(), provision, observation=unsure)
         assert found is not None
         assert found.reason == "OffsetsTopicAbsent", "nobody knows: a worker could have it created"

@@ -1,4 +1,4 @@
-"""Deletion of a group: everything possible is cleaned up, and nothing holds the object for ever."""
+"""Deletion of a group: everything possible is cleaned up, and nothing holds the object indefinitely."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def phase(found: DeletionFacts, after_s: float = 20) -> DeletionPhase:
 
 
 def test_drains_first_then_stops_then_deletes() -> None:
-    assert phase(facts(workers=2, seen=seen(0))) is DeletionPhase.DRAIN, "main workers may yet hop a record"
+    assert phase(facts(workers=2, seen=seen(0))) is DeletionPhase.DRAIN, (
+        "main workers may yet publish a record to a retry topic"
+    )
     assert phase(facts()) is DeletionPhase.DRAIN
     assert phase(facts(seen=seen(0))) is DeletionPhase.STOP
     assert phase(facts(seen=seen(0), retry_workers=0)) is DeletionPhase.UNDO
@@ -137,8 +139,8 @@ def test_every_deletion_ends(found: DeletionFacts) -> None:
 
 
 def test_topics_of_this_group_only_and_as_many_as_asked_for() -> None:
-    def doomed(wish: str) -> set[str]:
-        return set(doomed_topics(consumer_group(deletion={"retryTopics": wish}), TOPICS))
+    def doomed(policy: str) -> set[str]:
+        return set(doomed_topics(consumer_group(deletion={"retryTopics": policy}), TOPICS))
 
     assert doomed("Keep") == set()
     assert doomed("Drain") == set(TOPICS[:3])

@@ -53,9 +53,15 @@ def test_group_without_its_state_stays_at_the_image_that_runs(lost: UpgradeState
 
 @pytest.mark.parametrize("rubbish", ["two words", "-x", "a\nb", "$(reboot)", "a" * 1025, "ä:1", ["a"], {}])
 def test_text_that_is_no_image_is_not_run(rubbish: Any) -> None:
-    with pytest.raises(UnreadableStateError, match=r"upgrade\.image"):
-        read_state(GroupState, {"upgrade": {"image": rubbish}}, "orders")
+    """A state with it can be read, because the operator stores any image that a spec or its settings name."""
+    assert chosen(UpgradeState(image=rubbish, source="Operator"), running(OLD)) == (OLD, "Operator")
     assert chosen(UpgradeState(), running(rubbish)) == (NEW, "Operator")
+
+
+@pytest.mark.parametrize("foreign", ["a" * 1025, ["a"], {}])
+def test_state_with_an_image_that_no_spec_can_name_is_not_read(foreign: Any) -> None:
+    with pytest.raises(UnreadableStateError, match=r"upgrade\.image"):
+        read_state(GroupState, {"upgrade": {"image": foreign}}, "orders")
 
 
 @pytest.mark.parametrize("broken", [{}, {"spec": None}, {"spec": {"template": {"spec": {"containers": None}}}}])
@@ -85,4 +91,4 @@ def test_upgrade_is_announced_and_how_to_take_it(image: WorkerImage, status: str
     assert (found.type, found.status, found.reason) == ("UpgradeAvailable", status, reason)
     if status == "True":
         assert OLD in found.message
-        assert f"image is {NEW} now: set spec.image" in found.message
+        assert f"image is now {NEW}: set spec.image" in found.message

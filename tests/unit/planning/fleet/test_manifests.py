@@ -288,7 +288,7 @@ SERVED: dict[str, Any] = {
     "template": {
         "spec": {
             "containers": [
-                {"name": "beside", "image": "b"},
+                {"name": "extra", "image": "b"},
                 {"name": "handler", "image": "shop", "securityContext": {"privileged": True}},
             ],
             "initContainers": [{"name": "first", "image": "f"}],
@@ -304,9 +304,9 @@ def test_http_handler_runs_as_a_native_sidecar_that_outlives_the_worker() -> Non
     assert [each["name"] for each in spec["initContainers"]] == ["first", "handler"]
     assert spec["initContainers"][1]["restartPolicy"] == "Always"
     assert "privileged" not in spec["initContainers"][1]["securityContext"]
-    assert [each["name"] for each in spec["containers"]] == ["worker", "beside"]
+    assert [each["name"] for each in spec["containers"]] == ["worker", "extra"]
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
-    assert [each["name"] for each in check["initContainers"]] == ["first", "handler", "beside"]
+    assert [each["name"] for each in check["initContainers"]] == ["first", "handler", "extra"]
     assert [each["name"] for each in check["containers"]] == ["worker"]
 
 
@@ -314,12 +314,12 @@ def test_check_tries_the_containers_beside_the_worker_and_ends_without_them() ->
     """One whose image is missing, or that no node has room for, would first show where it replaces a worker."""
     fields = {"image": "proxy:2", "resources": {"requests": {"cpu": "1"}}, "volumeMounts": [{"name": "x"}]}
     attending = {"readinessProbe": {"exec": {"command": ["true"]}}, "lifecycle": {"preStop": {"sleep": {"seconds": 9}}}}
-    beside = {"name": "beside", **fields, **attending}
-    group = consumer_group(template=with_containers(beside))
+    extra = {"name": "extra", **fields, **attending}
+    group = consumer_group(template=with_containers(extra))
     revision = plan_revision(group, kafka_cluster(), handler_files=None, image=IMAGE)
     check = manifests.preflight_pod(group, revision=revision.hash, pod_template=revision.pod_template)["spec"]
     (tried,) = check["initContainers"]
-    assert {key: tried[key] for key in ("name", *fields)} == {"name": "beside", **fields}
+    assert {key: tried[key] for key in ("name", *fields)} == {"name": "extra", **fields}
     assert tried["restartPolicy"] == "Always"
     assert not tried.keys() & attending.keys(), "they may need a worker that serves"
 

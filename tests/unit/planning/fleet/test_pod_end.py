@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.contract.skips import Place
 from fleet_consumer.record import Record
 from fleet_consumer.worker.lifecycle.termination import last_word
 from fleet_operator.planning import times
-from fleet_operator.planning.fleet.pod_end import RECENT_S, SAID_CHARACTERS_MAX, ContainerEnd, RecordInHand, last_end
-from fleet_operator.planning.fleet.readings import read_pod
+from fleet_operator.planning.fleet.parsing import read_pod
+from fleet_operator.planning.fleet.pod_end import RECENT_S, SAID_CHARACTERS_MAX, ContainerEnd, last_end
 from tests.unit.planning.builders import NOW
 
 IN_HAND = last_word([Record("orders", 3, 1234, 0, None, None)]).decode()
@@ -35,11 +36,11 @@ def told(status: dict[str, Any]) -> str:
 def test_kill_for_memory_names_signal_and_record() -> None:
     assert told(ended(message=IN_HAND)) == (
         "container worker ended (OOMKilled, exit code 137, SIGKILL) while its handler processed orders-3:1234: "
-        "ProcessDied: the process died while its handler was called"
+        "ProcessDied: the process died during a handler call"
     )
 
 
-def test_crash_names_its_signal_or_code_beside_the_last_line_of_its_log() -> None:
+def test_crash_names_its_signal_or_code_next_to_the_last_line_of_its_log() -> None:
     assert told(ended(139, "Error")) == "container worker ended (exit code 139, SIGSEGV)"
     text = "Traceback ...\nValueError: no such table\n"
     assert told(ended(1, "Error", text)) == "container worker ended (exit code 1): ValueError: no such table"
@@ -103,5 +104,6 @@ def test_newest_death_of_several_containers_is_reported() -> None:
 
 
 def test_record_reads_as_people_write_it() -> None:
-    assert str(RecordInHand("orders", 3, 1234)) == "orders-3:1234"
+    end = ContainerEnd(container="w", exit_code=1, records=(Place("orders", 3, 1234), Place("orders", 4, 0)))
+    assert str(end).endswith("while its handler processed orders-3:1234, orders-4:0")
     assert ContainerEnd(container="w", exit_code=1).is_recent(NOW)

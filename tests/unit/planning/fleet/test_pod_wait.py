@@ -73,9 +73,9 @@ def sandbox(ready: str) -> dict[str, Any]:
         (
             pod(waiting("ContainerCreating"), startTime=WHEN, conditions=[sandbox("False")]),
             "ContainerCreating",
-            f"its volumes and its network since {WHEN}",
+            f"its volumes and its network (since {WHEN})",
         ),
-        (pod(waiting("ContainerCreating"), conditions=[sandbox("True")]), "ContainerCreating", "waits for its image;"),
+        (pod(waiting("ContainerCreating"), conditions=[sandbox("True")]), "ContainerCreating", "waits for its image:"),
     ],
 )
 def test_pod_that_waits_for_the_cluster(found: dict[str, Any], reason: str, words: str) -> None:

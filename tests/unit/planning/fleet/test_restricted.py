@@ -57,7 +57,7 @@ def test_every_allowed_part_passes() -> None:
         ),
         (
             {"spec": {"containers": [{"name": "handler"}], "initContainers": [{"name": "handler"}]}},
-            "'handler' names a container and an init container",
+            "'handler' is the name of a container and of an init container",
         ),
         (with_worker(image="i", args=["x"]), "remove args, image"),
         (with_containers({"name": "side", "livenessProbe": {"httpGet": {"host": "h"}}}), "name a host"),
@@ -75,7 +75,7 @@ def test_every_allowed_part_passes() -> None:
         ),
         ({"spec": {"securityContext": {"runAsNonRoot": False}}}, "spec.template.spec.securityContext.runAsNonRoot"),
         *(
-            (make({"securityContext": context}), f"must not set {named} in its securityContext")
+            (make({"securityContext": context}), f"forbidden values in its securityContext: correct or remove {named}")
             for make in (with_side, with_first)
             for context, named in (
                 ({"privileged": True}, "privileged"),
@@ -86,7 +86,7 @@ def test_every_allowed_part_passes() -> None:
                 ({"capabilities": {"add": ["NET_BIND_SERVICE", "SYS_ADMIN"]}}, "capabilities"),
             )
         ),
-        (with_side({"ports": [{"containerPort": 80, "hostPort": 80}]}), "must not take a port of the node"),
+        (with_side({"ports": [{"containerPort": 80, "hostPort": 80}]}), "must not use a host port"),
         *(
             (with_worker(volumeMounts=[{"name": "v", "mountPath": path}]), f"must not mount anything at {path!r}")
             for path in REFUSED_PATHS

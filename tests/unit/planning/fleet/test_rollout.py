@@ -36,9 +36,9 @@ from tests.unit.planning.fleet.rollouts import (
 
 
 def test_checked_revision_is_not_checked_again_after_a_restart() -> None:
-    """Killed between the mark and the StatefulSet: the mark is enough to go on."""
+    """Killed between the verdict and the StatefulSet: the verdict is enough to go on."""
     decision = rollout(good(), record(NEW, checked=True, since=NOW - 3))
-    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (
+    assert (decision.phase, decision.target, decision.run_check, decision.new_record) == (
         RolloutPhase.APPLYING,
         NEW,
         False,
@@ -50,16 +50,16 @@ def test_fleet_is_good_once_all_pods_are_new_and_available() -> None:
     checked = record(NEW, checked=True)
     decision = rollout(good(), checked, fleet=ready_fleet(revision=NEW))
     assert decision.phase is RolloutPhase.SETTLED
-    assert decision.mark == record(NEW, state=GOOD, since=NOW, checked=True)
+    assert decision.new_record == record(NEW, state=GOOD, since=NOW, checked=True)
 
 
-def test_last_good_revision_is_found_despite_marks_of_a_fast_clock() -> None:
+def test_last_good_revision_is_found_despite_times_of_a_fast_clock() -> None:
     ahead, fleet = good(since=NOW + 300), ready_fleet(revision=NEW)
     first = rollout(ahead, record(NEW, checked=True), fleet=fleet)
-    assert first.mark is not None
-    assert first.mark.since == NOW + 301
-    second = rollout(ahead, good(NEW, since=first.mark.since), fleet=fleet)
-    assert (second.phase, second.mark) == (RolloutPhase.SETTLED, None)
+    assert first.new_record is not None
+    assert first.new_record.since == NOW + 301
+    second = rollout(ahead, good(NEW, since=first.new_record.since), fleet=fleet)
+    assert (second.phase, second.new_record) == (RolloutPhase.SETTLED, None)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_last_good_revision_is_found_despite_marks_of_a_fast_clock() -> None:
 def test_fleet_is_not_good_too_early(why: str, change: Mapping[str, Any]) -> None:
     fleet = replace(ready_fleet(revision=NEW), **change)
     decision = rollout(good(), record(NEW, checked=True), fleet=fleet)
-    assert (decision.phase, decision.mark) == (RolloutPhase.WAITING, None), why
+    assert (decision.phase, decision.new_record) == (RolloutPhase.WAITING, None), why
 
 
 def late_pod(revision: str = NEW) -> PodFacts:
@@ -100,10 +100,10 @@ def rolling(**changes: Any) -> RolloutDecision:
 def test_last_good_revision_returns_when_the_first_updated_pod_is_late() -> None:
     decision = rolling()
     assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
-    assert decision.mark is not None
-    assert (decision.mark.state, decision.mark.reason) == (REFUSED, "ProgressDeadlineExceeded")
-    assert "orders-1" in decision.mark.message
-    assert "CrashLoopBackOff: KeyError: x" in decision.mark.message
+    assert decision.new_record is not None
+    assert (decision.new_record.state, decision.new_record.reason) == (REFUSED, "ProgressDeadlineExceeded")
+    assert "orders-1" in decision.new_record.message
+    assert "CrashLoopBackOff: KeyError: x" in decision.new_record.message
 
 
 @pytest.mark.parametrize("reason", ["", "CrashLoopBackOff"])
@@ -111,12 +111,12 @@ def test_refusal_of_a_pod_whose_container_dies_says_how(reason: str) -> None:
     """The pod is replaced and its log with it. Between two deaths it runs, and the kubelet gives no reason."""
     end = ContainerEnd(container="worker", exit_code=3, said="no licence")
     decision = rolling(pods=(replace(late_pod(), reason=reason, ended=end),))
-    assert decision.mark is not None
-    assert decision.mark.message.endswith(": container worker ended (exit code 3): no licence")
+    assert decision.new_record is not None
+    assert decision.new_record.message.endswith(": container worker ended (exit code 3): no licence")
 
 
 def test_pods_of_the_refused_revision_go_after_the_statefulset_was_turned_back() -> None:
-    """Its controller would wait for them for ever."""
+    """Its controller would wait for them indefinitely."""
     refused = record(NEW, state=REFUSED, since=NOW, reason="ProgressDeadlineExceeded", message="late", checked=True)
     not_yet = rollout(good(), refused, fleet=ready_fleet(revision=NEW), pods=(late_pod(),))
     assert (not_yet.target, not_yet.delete_pods) == (OLD, ())
@@ -143,7 +143,7 @@ def test_revision_refused_for_its_deadline_is_not_tried_again() -> None:
 )
 def test_late_pod_is_forgiven(why: str, change: Mapping[str, Any]) -> None:
     decision = rolling(**change)
-    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.WAITING, NEW, None), why
+    assert (decision.phase, decision.target, decision.new_record) == (RolloutPhase.WAITING, NEW, None), why
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_pods_that_the_cluster_does_not_create_are_waited_for() -> None:
 def test_without_a_good_revision_there_is_nothing_to_go_back_to() -> None:
     fleet = replace(ready_fleet(revision=NEW, ready=0))
     decision = rollout(record(NEW, checked=True), fleet=fleet, pods=(late_pod(),), watched=watched(p1=600))
-    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.WAITING, NEW, None)
+    assert (decision.phase, decision.target, decision.new_record) == (RolloutPhase.WAITING, NEW, None)
     assert decision.cause is not None
     assert decision.cause.reason == "ProgressDeadlineExceeded"
 
@@ -185,7 +185,7 @@ def test_settled_fleet_is_never_turned_back() -> None:
     """A pod that cannot start on a broken node proves nothing against a revision that has worked."""
     fleet = ready_fleet(revision=NEW, ready=1)
     decision = rollout(good(), good(NEW, NOW - 60), fleet=fleet, pods=(late_pod(),), watched=watched(p1=9999))
-    assert (decision.phase, decision.target, decision.mark) == (RolloutPhase.SETTLED, NEW, None)
+    assert (decision.phase, decision.target, decision.new_record) == (RolloutPhase.SETTLED, NEW, None)
 
 
 def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
@@ -194,7 +194,7 @@ def test_manual_rollback_needs_no_check_and_is_confirmed_again() -> None:
     decision = rollout(older, newer)
     assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.APPLYING, NEW, False)
     decision = rollout(older, newer, fleet=ready_fleet(revision=NEW))
-    assert decision.mark == record(NEW, state=GOOD, since=NOW, checked=True)
+    assert decision.new_record == record(NEW, state=GOOD, since=NOW, checked=True)
     failing = replace(ready_fleet(revision=NEW, ready=1), updated_replicas=1)
     decision = rollout(older, newer, fleet=failing, pods=(late_pod(),), watched=watched(p1=600))
     assert (decision.phase, decision.target) == (RolloutPhase.REFUSED, OLD)
@@ -208,7 +208,7 @@ def test_return_to_the_good_revision_in_the_middle_of_a_rollout_ends_with_the_la
     )
     records = good(), record(NEW, checked=True)
     begun = rollout(*records, wanted=OLD, fleet=ready_fleet(revision=NEW), pods=(older, newer))
-    assert (begun.phase, begun.target, begun.mark) == (RolloutPhase.APPLYING, OLD, None)
+    assert (begun.phase, begun.target, begun.new_record) == (RolloutPhase.APPLYING, OLD, None)
     fleet = ready_fleet(revision=OLD)
     going = rollout(*records, wanted=OLD, fleet=fleet, pods=(older, newer))
     assert (going.phase, going.target, going.requeue_after) == (RolloutPhase.WAITING, OLD, 5.0)
@@ -224,7 +224,7 @@ def test_good_revision_without_a_statefulset_is_applied() -> None:
 
 def test_more_replicas_need_no_check() -> None:
     decision = rollout(good(NEW), wanted_replicas=5, fleet=ready_fleet(revision=NEW))
-    assert (decision.phase, decision.target, decision.run_check, decision.mark) == (
+    assert (decision.phase, decision.target, decision.run_check, decision.new_record) == (
         RolloutPhase.SETTLED,
         NEW,
         False,
@@ -245,7 +245,7 @@ def test_fleet_at_rest_shows_a_refusal_and_is_at_the_last_good_revision() -> Non
     refused = record(NEW, state=REFUSED, since=NOW, reason=late, message="late", checked=True, request="r1")
     decision = rollout(good(), refused, wanted_replicas=0, request="r1", fleet=ready_fleet(revision=NEW, ready=0))
     assert (decision.phase, decision.target, decision.cause) == (RolloutPhase.REFUSED, OLD, Problem(late, "late"))
-    assert decision.mark is None
+    assert decision.new_record is None
     asked = rollout(good(), refused, wanted_replicas=0, request="r2")
     assert (asked.phase, asked.target, asked.cause) == (RolloutPhase.HELD, OLD, None)
 
@@ -277,11 +277,11 @@ def test_lost_record_of_the_revision_that_runs_turns_nothing_back() -> None:
     older, fleet = good(OLD), ready_fleet(revision=NEW, ready=1)
     decision = rollout(older, fleet=fleet)
     assert (decision.phase, decision.target, decision.run_check) == (RolloutPhase.WAITING, NEW, False)
-    assert (decision.mark, decision.write_revision) == (RevisionRecord(hash=NEW, checked=True), True)
+    assert (decision.new_record, decision.write_revision) == (RevisionRecord(hash=NEW, checked=True), True)
     confirmed = rollout(older, fleet=ready_fleet(revision=NEW))
     assert confirmed.phase is RolloutPhase.SETTLED
-    assert confirmed.mark is not None
-    assert confirmed.mark.state is GOOD
+    assert confirmed.new_record is not None
+    assert confirmed.new_record.state is GOOD
 
 
 @pytest.mark.parametrize("runs", [NEW, OLD, "c" * 10])
@@ -294,7 +294,7 @@ def test_fleet_is_stopped_although_the_record_of_what_runs_is_lost(runs: str, re
 
 
 def test_refusal_is_remembered_while_it_is_unknown_what_is_wanted() -> None:
-    """The handler's ConfigMap is made anew: a revision whose pods were late would take a worker once more."""
+    """The handler's ConfigMap is created again: a revision whose pods were late would take a worker once more."""
     late = record(NEW, state=REFUSED, since=NOW, reason="ProgressDeadlineExceeded", message="late", checked=True)
     assert rollout(good(), late, wanted=None, blocked=Problem("HandlerSourceNotFound", "create it")).prune == ()
 
@@ -336,7 +336,7 @@ def test_last_good_revision_is_kept_after_the_next_one_is_good() -> None:
 
 
 def test_lost_handler_copy_is_written_again_without_forgetting_the_verdict() -> None:
-    noted = replace(good(NEW, NOW - 60), complete=False)
-    decision = rollout(noted, fleet=ready_fleet(revision=NEW))
+    recorded = replace(good(NEW, NOW - 60), complete=False)
+    decision = rollout(recorded, fleet=ready_fleet(revision=NEW))
     assert decision.write_revision
-    assert decision.mark == noted
+    assert decision.new_record == recorded

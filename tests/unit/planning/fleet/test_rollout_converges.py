@@ -78,7 +78,7 @@ def test_nothing_is_written_once_all_is_quiet(kind: Kind, replicas: int, cuts: l
     for _ in range(QUIET_TURNS):
         turn(world)
     assert world.checks_run - checks <= (2 if kind is Kind.FAILS_CHECK else 0)
-    # Two repeated checks: each is noted, removed and made anew.
+    # Two repeated checks: each is recorded, removed and created again.
     assert world.writes - writes <= (9 if kind in (Kind.FAILS_CHECK, Kind.HANGS) else 0)
 
 
@@ -97,17 +97,17 @@ def test_fleet_starts_by_itself_when_external_causes_are_resolved(replicas: int,
     assert ready(world) == replicas
 
 
-stretches = st.tuples(
+counted = st.tuples(
     st.integers(1, 4) | st.just(30),  # turns: some within the start of a pod, some longer than any deadline
     st.booleans(),  # the cluster is slow
     st.sampled_from((0.0, 86_400.0, -86_400.0)),  # the wall clock jumps, or another leader's clock differs
-    st.sampled_from((0.0, 86_400.0)),  # the machine was suspended, or nobody looked
+    st.sampled_from((0.0, 86_400.0)),  # the machine was suspended, or nobody checked
     st.sampled_from((None, None, None, 0, 1, 2)),  # the operator is killed
 )
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(1, 3), st.lists(stretches, max_size=8), st.booleans())
+@given(st.integers(1, 3), st.lists(counted, max_size=8), st.booleans())
 def test_slow_cluster_and_wrong_clocks_refuse_nothing(
     replicas: int, course: list[tuple[int, bool, float, float, int | None]], first: bool
 ) -> None:
@@ -132,7 +132,7 @@ def test_slow_cluster_and_wrong_clocks_refuse_nothing(
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from((Kind.FAILS_CHECK, Kind.HANGS, Kind.NEVER_READY)), st.booleans(), kills)
 def test_every_refusal_is_tried_again_when_asked_for(kind: Kind, first: bool, cuts: list[int | None]) -> None:
-    """The cause is mended outside: another request brings the refused revision to the workers, first one or not."""
+    """The cause is corrected outside: another request brings the refused revision to the workers, first one or not."""
     world = World(kinds={NEW: kind}, wanted=NEW, replicas=2) if first else running_world(kind, 2)
     for cut in cuts:
         turn(world, cut_after=cut)
@@ -140,7 +140,7 @@ def test_every_refusal_is_tried_again_when_asked_for(kind: Kind, first: bool, cu
     assert world.template == (OLD if not first else NEW if kind is Kind.NEVER_READY else None)
     world.kinds[NEW] = Kind.WORKS
     world.request = "r2"
-    for _ in range(24):  # two minutes, less than the pause after which checks are repeated by themselves
+    for _ in range(24):  # two minutes, less than the pause after which checks are repeated automatically
         turn(world)
     assert (world.template, ready(world)) == (NEW, 2)
     assert turn(world).phase is RolloutPhase.SETTLED
@@ -169,7 +169,7 @@ def test_rest_amid_a_rollout_brings_no_second_worker_to_the_unproven_revision(
     assert (world.template, ready(world)) == (expected, replicas)
 
 
-def test_first_revision_that_is_late_gets_its_time_anew_when_asked_for() -> None:
+def test_first_revision_that_is_late_gets_its_time_again_when_asked_for() -> None:
     world = World(kinds={NEW: Kind.NEVER_READY}, wanted=NEW, replicas=1)
     settle(world)
     assert world.visit().cause is not None
@@ -189,15 +189,15 @@ def test_slow_cluster_keeps_what_was_counted_before() -> None:
 
 
 def test_third_revision_repairs_a_broken_second() -> None:
-    mended = "c" * 10
+    fixed = "c" * 10
     world = running_world(Kind.NEVER_READY, 3)
     settle(world)
     assert (world.template, ready(world)) == (OLD, 3)
-    world.kinds[mended] = Kind.WORKS
-    world.wanted = mended
+    world.kinds[fixed] = Kind.WORKS
+    world.wanted = fixed
     settle(world)
-    assert world.template == mended
-    assert set(world.records) == {OLD, mended}
+    assert world.template == fixed
+    assert set(world.records) == {OLD, fixed}
 
 
 def test_user_may_go_back_to_the_revision_before() -> None:

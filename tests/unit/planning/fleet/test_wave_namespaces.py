@@ -20,19 +20,19 @@ def of(namespace: str, count: int) -> list[Key]:
 
 def filled(groups: Iterable[Key], *, bound: int, image: str = NEW) -> WaveLedger:
     made = WaveLedger(bound, image, deadline_s=DEADLINE_S)
-    made.note_cluster(CLUSTER, "before")
+    made.record_cluster(CLUSTER, "before")
     for each in groups:
-        made.note(each, WHOLE)
+        made.record_group(each, WHOLE)
     return made
 
 
 def begin(made: WaveLedger, which: Key, phase: Phase) -> None:
-    assert made.turn(which).image
-    made.note(which, rolls())
-    made.note(which, ended(rolls(), phase))
+    assert made.slot(which).image
+    made.record_group(which, rolls())
+    made.record_group(which, ended(rolls(), phase))
 
 
-def campaign(groups: list[Key], *, bound: int, ends: dict[str, Phase], hours: int) -> dict[Key, float]:
+def run_rollout(groups: list[Key], *, bound: int, ends: dict[str, Phase], hours: int) -> dict[Key, float]:
     """Beginning of each group, in seconds, where a rollout takes five minutes and ends in the phase of its namespace.
 
     Each minute the groups that the ledger names ask first, then all others, as each is visited within a minute.
@@ -42,12 +42,12 @@ def campaign(groups: list[Key], *, bound: int, ends: dict[str, Phase], hours: in
     for now in range(0, hours * 3600, 60):
         for each, since in began.items():
             if now - since == 300:
-                made.note(each, ended(rolls(), ends[each[0]]))
+                made.record_group(each, ended(rolls(), ends[each[0]]))
         made.expire(now)
         for each in [*made.next(), *chance.sample(groups, len(groups))]:
-            if each not in began and made.turn(each).image:
+            if each not in began and made.slot(each).image:
                 began[each] = now
-                made.note(each, rolls())
+                made.record_group(each, rolls())
         ending = {each for each in began if ends[each[0]] is not Phase.ROLLING}
         assert sum(now - began[each] < 300 for each in ending) <= bound
         assert sum(now - began[each] < DEADLINE_S for each in began.keys() - ending) <= bound
@@ -59,7 +59,7 @@ def test_namespace_whose_groups_fail_holds_up_the_others_once_and_not_once_for_e
     """200 groups that failed on an image, one in each hour, kept another namespace from it all that time."""
     groups = [*of(failing, 200), *of("bbb", 20), *of("ccc", 1)]
     ends = {failing: Phase.FAILED, "bbb": Phase.COMPLETE, "ccc": Phase.COMPLETE}
-    began = campaign(groups, bound=5, ends=ends, hours=8)
+    began = run_rollout(groups, bound=5, ends=ends, hours=8)
     assert all(began[each] < 2 * DEADLINE_S for each in (*of("bbb", 20), *of("ccc", 1)))
     failed = [each for each in began if each[0] == failing]
     assert 7 <= len(failed) <= 9, "one after the other, with an hour between them: not all go into an image that fails"
@@ -68,7 +68,7 @@ def test_namespace_whose_groups_fail_holds_up_the_others_once_and_not_once_for_e
 def test_namespace_whose_groups_never_arrive_holds_a_place_from_the_others_once() -> None:
     groups = [*of("aaa", 200), *of("bbb", 20)]
     ends = {"aaa": Phase.ROLLING, "bbb": Phase.COMPLETE}
-    began = campaign(groups, bound=1, ends=ends, hours=4)
+    began = run_rollout(groups, bound=1, ends=ends, hours=4)
     assert all(began[each] < 2 * DEADLINE_S + 20 * 360 for each in of("bbb", 20))
 
 
@@ -79,7 +79,7 @@ def test_namespaces_take_turns_so_that_one_with_many_groups_does_not_take_all_pl
     for each in made.next():
         begin(made, each, Phase.ROLLING)
     for each in of("bbb", 2):
-        made.note(each, ended(rolls()))
+        made.record_group(each, ended(rolls()))
     assert made.next() == [("ccc", "g-0001"), ("aaa", "g-0002")], "one place of four each, so both have another one"
 
 
@@ -109,48 +109,48 @@ def test_namespace_that_was_late_goes_last_has_a_canary_of_its_own_and_waits_for
     begin(made, ("aaa", "g-0000"), Phase.FAILED)
     for at in (0.0, DEADLINE_S):
         made.expire(at)
-    made.note(("aaa", "g-0000"), None)
+    made.record_group(("aaa", "g-0000"), None)
     made.expire(DEADLINE_S + 1)
     assert made.next() == [("bbb", "g-0000"), ("aaa", "g-0001")], "a canary of the others, and one of its own"
     begin(made, ("bbb", "g-0000"), Phase.COMPLETE)
     assert made.next() == of("bbb", 4)[1:]
-    assert reason(made.turn(("aaa", "g-0002"))) == "CanaryRunning"
+    assert reason(made.slot(("aaa", "g-0002"))) == "CanaryRunning"
     made.bound = 20
     assert made.next() == [*of("bbb", 9)[1:], ("aaa", "g-0001")]
     begin(made, ("aaa", "g-0001"), Phase.FAILED)
     assert made.next() == of("bbb", 9)[1:]
-    stopped = made.turn(("aaa", "g-0002"))
+    stopped = made.slot(("aaa", "g-0002"))
     assert reason(stopped) == "UpgradeStopped"
-    assert "no further group of namespace aaa" in str(stopped.wait)
-    assert made.turn(("bbb", "g-0001")).image
-    made.note(("aaa", "g-0001"), ended(rolls()))
-    assert made.turn(("aaa", "g-0005")).image, "it has proven itself"
+    assert "no further group in namespace aaa" in str(stopped.wait)
+    assert made.slot(("bbb", "g-0001")).image
+    made.record_group(("aaa", "g-0001"), ended(rolls()))
+    assert made.slot(("aaa", "g-0005")).image, "it has proven itself"
     begin(made, ("bbb", "g-0002"), Phase.FAILED)
     for each in (("aaa", "g-0002"), ("bbb", "g-0003")):
-        assert reason(made.turn(each)) == "UpgradeStopped"
+        assert reason(made.slot(each)) == "UpgradeStopped"
 
 
 def test_stuck_group_of_a_namespace_that_stopped_itself_does_not_go_first() -> None:
     made = filled([*of("aaa", 4), *of("bbb", 4)], bound=2, image=NEWER)
     for number in (0, 1):
-        made.note(("aaa", f"g-{number:04}"), ended(rolls(image=NEWER), Phase.FAILED))
+        made.record_group(("aaa", f"g-{number:04}"), ended(rolls(image=NEWER), Phase.FAILED))
         made.expire(number * DEADLINE_S)
     for namespace in ("aaa", "bbb"):
-        made.note((namespace, "g-0003"), rolls())
+        made.record_group((namespace, "g-0003"), rolls())
     assert made.next() == [("bbb", "g-0003")]
-    assert reason(made.turn(("aaa", "g-0003"))) == "UpgradeStopped"
-    assert made.turn(("bbb", "g-0003")).image
+    assert reason(made.slot(("aaa", "g-0003"))) == "UpgradeStopped"
+    assert made.slot(("bbb", "g-0003")).image
 
 
 def test_namespace_that_was_late_with_one_connection_holds_up_the_others_with_the_next() -> None:
     made = filled([*of("aaa", 3), *of("bbb", 3)], bound=3, image=OLD)
     for connection in ("wrong", "right"):
-        made.note_cluster(CLUSTER, connection)
-        assert made.turn(("aaa", "g-0000")).connection
+        made.record_cluster(CLUSTER, connection)
+        assert made.slot(("aaa", "g-0000")).connection
         way = replace(WHOLE, connection=connection, upgrade=Upgrade(Phase.FAILED, None, connection))
-        made.note(("aaa", "g-0000"), way)
+        made.record_group(("aaa", "g-0000"), way)
         made.expire(0.0)
-        assert reason(made.turn(("bbb", "g-0000"))) == "UpgradeStopped"
+        assert reason(made.slot(("bbb", "g-0000"))) == "UpgradeStopped"
         made.expire(DEADLINE_S)
         assert made.next() == [("bbb", "g-0000"), ("aaa", "g-0001")]
-        made.note(("aaa", "g-0000"), ended(way))
+        made.record_group(("aaa", "g-0000"), ended(way))

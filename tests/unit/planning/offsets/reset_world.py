@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fleet_operator.api.v1alpha1 import OffsetReset
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES
 from fleet_operator.planning.fleet.parts import MAIN
 from fleet_operator.planning.offsets.hold import hold_of
-from fleet_operator.planning.offsets.records import ENDED, Committed, ResetPhase, is_outdated, mark_of, read_record
+from fleet_operator.planning.offsets.records import Committed, ResetPhase, is_outdated, marker_of, read_record
 from fleet_operator.planning.offsets.reset import Finding, ResetFacts, ResetStep
 from fleet_operator.planning.offsets.run import OffsetResetDecision, OffsetResetFacts, decide
 from fleet_operator.planning.offsets.targets import GroupOffsets, Member
@@ -36,16 +37,16 @@ def places(*offsets: int) -> list[dict[str, Any]]:
 
 @dataclass
 class World:
-    """The object, what is remembered, the fleet and Kafka, which outlive the operator; and what it knows besides."""
+    """The object, its stored state, the fleet and Kafka, which outlive the operator; and the operator's memory."""
 
     reset: OffsetReset = field(default_factory=offset_reset)
     deleted: bool = False
-    doubt: Problem | None = None
+    memory_gap: Problem | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     replicas: int | None = 2
     members: tuple[Member, ...] = (OURS, DYNAMIC)
     committed: dict[tuple[str, int], int] = field(default_factory=lambda: dict(zip(KEYS, (50, 60), strict=True)))
-    marks: dict[tuple[str, int], str] = field(default_factory=dict)
+    markers: dict[tuple[str, int], str] = field(default_factory=dict)
     obstacle: Problem | None = None
     broken: Problem | None = None
     """The error that ends every commit."""
@@ -68,7 +69,9 @@ class World:
             finding=self.finding,
         )
         record = read_record(RunState(digest=digest_of(self.reset), facts=self.facts), self.reset)
-        facts = OffsetResetFacts(reset=self.reset, of=of, record=record, doubt=self.doubt, deleted=self.deleted)
+        facts = OffsetResetFacts(
+            reset=self.reset, of=of, record=record, memory_gap=self.memory_gap, deleted=self.deleted
+        )
         return decide(facts, NOW)
 
     @property
@@ -116,19 +119,19 @@ class World:
             self._commit(decision, found)
 
     def _commit(self, decision: OffsetResetDecision, found: Finding) -> None:
-        record, mark = decision.record, mark_of(self.reset)
+        record, marker = decision.record, marker_of(self.reset)
         if self.broken is not None:
             self.finding = replace(found, problem=self.broken)
             return
         assert self.phase == "Committing", "what was before is remembered first"
-        commits = {key: Committed(at, self.marks.get(key, "")) for key, at in self.committed.items()}
-        if is_outdated(commits, wanted=record.offsets, previous=record.previous, mark=mark):
+        commits = {key: Committed(at, self.markers.get(key, "")) for key, at in self.committed.items()}
+        if is_outdated(commits, wanted=record.offsets, previous=record.previous, marker=marker):
             self.finding = replace(found, outdated=True, unsent=self.unsent)
             return
         refusals = dict.fromkeys(KEYS, "UnknownMemberId") if self.members else self.refusals
         for key, offset in record.offsets.items():
             if key not in refusals:
-                self.committed[key], self.marks[key] = offset, mark
+                self.committed[key], self.markers[key] = offset, marker
                 self.commits += 1
         self.unsent = self.unsent and set(refusals) == set(KEYS)
         after = {key: self.committed[key] for key in record.offsets}
@@ -137,11 +140,11 @@ class World:
 
     def java_commits(self, *offsets: int) -> None:
         """Another program commits all partitions. Its commits have no metadata."""
-        self.committed, self.marks = dict(zip(KEYS, offsets, strict=True)), {}
+        self.committed, self.markers = dict(zip(KEYS, offsets, strict=True)), {}
 
     def visit(self) -> None:
         self.scale()
-        if self.phase not in ENDED:
+        if self.phase not in FINAL_PHASES:
             self.act(self.decide())
             self.store(self.decide())
 

@@ -52,7 +52,7 @@ def test_only_an_empty_group_with_commits_is_visited(observed: Any, expected: tu
     decision = decide(observed=observed, memory=ExpiryMemory(empty_since=0.0))
     assert not decision.visit
     assert verdict(decision) == expected
-    assert decision.memory == ExpiryMemory(), "the next emptiness begins anew"
+    assert decision.memory == ExpiryMemory(), "the next emptiness begins again"
 
 
 @pytest.mark.parametrize("ahead_s", [8 * 86_400.0, 365 * 86_400.0])
@@ -138,7 +138,7 @@ def test_visit_moves_the_record_once_and_the_record_stays_while_nothing_is_known
     assert (done.kept_at, done.safe_until) == (NOW - 1.3, NOW - 1.3 + WEEK)
     written = times.from_text(times.to_text(NOW - 1.3))
     stands = decide(memory=memory, kept_at=written, safe_until=NOW + 5, retention_s=None)
-    assert (stands.kept_at, stands.safe_until) == (written, NOW + 5), "what stands is not computed anew"
+    assert (stands.kept_at, stands.safe_until) == (written, NOW + 5), "what stands is not computed again"
     unknown = decide(observed=None, kept_at=written, safe_until=NOW + 5)
     assert (unknown.kept_at, unknown.safe_until, unknown.verdict) == (written, NOW + 5, None)
 
@@ -206,7 +206,7 @@ def test_group_of_retry_workers_is_left_alone(changes: dict[str, Any], forgets: 
     assert decision.memory == (ExpiryMemory() if forgets else memory)
 
 
-def test_obstacles_and_wishes_keep_the_operator_away() -> None:
+def test_obstacles_and_intentions_keep_the_operator_away() -> None:
     due: dict[str, Any] = {"kept_at": NOW - WEEK / 2, "safe_until": NOW + WEEK / 2}
     assert decide(**due).visit
     allowed = decide(**due, allowed=True)
@@ -230,5 +230,5 @@ def test_status_shows_the_visit_and_a_failure_degrades_the_group() -> None:
     status = project(replace(facts(), expiry=failing))
     assert condition(status, "Degraded") == ("True", "AuthorizationFailed")
     assert "2027-01-22T08:00:00Z" in message(status, "OffsetsKept")
-    wished = project(replace(facts(), expiry=decide(kept_at=NOW, allowed=True)))
-    assert condition(wished, "Degraded")[0] == "False"
+    allowed = project(replace(facts(), expiry=decide(kept_at=NOW, allowed=True)))
+    assert condition(allowed, "Degraded")[0] == "False"

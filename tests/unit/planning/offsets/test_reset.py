@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet_operator.planning.offsets.records import ENDED, ResetPhase, ResetRecord, read_record
+from fleet_operator.api.v1alpha1.model import FINAL_PHASES
+from fleet_operator.planning.offsets.records import ResetPhase, ResetRecord, read_record
 from fleet_operator.planning.offsets.reset import Finding
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.runs import RunState, digest_of
@@ -34,10 +35,10 @@ def test_what_was_noticed_about_the_offsets_is_told_in_the_end_whatever_came_bet
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({"topics": ["other"]}, "topic 'other' is no source topic"),
+        ({"topics": ["other"]}, "topic 'other' is not a source topic"),
         ({"to": "Time", "time": "yesterday"}, "spec.time: 'yesterday' is not a time (RFC 3339)"),
         ({"notAfter": "tomorrow"}, "spec.notAfter: 'tomorrow' is not a time (RFC 3339)"),
-        ({"to": "Offsets", "offsets": places(5, 6) + places(7)}, "spec.offsets names orders-0 more than once"),
+        ({"to": "Offsets", "offsets": places(5, 6) + places(7)}, "spec.offsets lists orders-0 more than once"),
     ],
 )
 def test_input_that_is_refused_never_stops_the_fleet(spec: dict[str, Any], words: str) -> None:
@@ -53,10 +54,10 @@ def test_partition_that_is_missing_is_waited_for_before_the_stop_and_after_it() 
     assert world.runs_on()
     assert world.shown == ("Pending", "PartitionsUnknown")
     world.counts = {"orders": 2}
-    world.run_to("StandingDown")
+    world.run_to("StoppingWorkers")
     world.counts = {"orders": 1}
     world.run(4)
-    assert (*world.shown, world.replicas) == ("StandingDown", "PartitionsUnknown", 0)
+    assert (*world.shown, world.replicas) == ("StoppingWorkers", "PartitionsUnknown", 0)
     world.counts = {"orders": 2}
     world.run()
     assert (world.phase, world.committed[KEYS[1]]) == ("Succeeded", 20)
@@ -75,7 +76,7 @@ def test_reset_that_is_deleted_before_its_commit_is_cancelled() -> None:
 
 def test_reset_that_is_deleted_while_nothing_is_remembered_waits_for_nothing() -> None:
     """Its finalizer would keep the object."""
-    world = World(deleted=True, doubt=Problem("MemoryLost", "it may be older"))
+    world = World(deleted=True, memory_gap=Problem("MemoryLost", "it may be older"))
     world.run(3)
     assert (world.phase, world.commits) == ("Cancelled", 0)
 
@@ -148,7 +149,7 @@ def test_commit_that_the_brokers_let_nobody_read_again_can_be_given_up(reason: s
     world.deleted = True
     world.run(4)
     assert world.phase == phase
-    assert ("could not be read" in world.facts["message"]) is (phase == "Failed")
+    assert ("it is unknown whether" in world.facts["message"]) is (phase == "Failed")
 
 
 def test_offsets_that_were_taken_and_are_not_there_afterwards_are_set_again() -> None:
@@ -156,10 +157,10 @@ def test_offsets_that_were_taken_and_are_not_there_afterwards_are_set_again() ->
     world.finding = Finding(phase=ResetPhase.COMMITTING)
     decision = world.decide()
     assert decision.step is not None
-    assert "had others afterwards" in decision.message
+    assert "had other offsets afterwards" in decision.message
 
 
-@pytest.mark.parametrize("phase", [phase for phase in ResetPhase if phase not in ENDED])
+@pytest.mark.parametrize("phase", [phase for phase in ResetPhase if phase not in FINAL_PHASES])
 def test_nothing_is_done_past_an_obstacle(phase: ResetPhase) -> None:
     world = World(obstacle=Problem("PausedByAnnotation", "paused"))
     world.facts = {"phase": phase.value, "resolved": places(10)}

@@ -8,7 +8,7 @@ import pytest
 
 from fleet_operator.api.v1alpha1 import OffsetReset
 from fleet_operator.api.v1alpha1.model import ObjectMeta
-from fleet_operator.planning.offsets.records import Committed, is_outdated, mark_of
+from fleet_operator.planning.offsets.records import Committed, is_outdated, marker_of
 from fleet_operator.planning.offsets.targets import Member
 from tests.unit.planning.offsets.reset_world import DYNAMIC, FLEET, JAVA, KEYS, OURS, World, offset_reset, places
 
@@ -33,9 +33,9 @@ def test_long_names_of_members_fit_into_the_status() -> None:
 def test_member_that_joins_after_the_stop_is_waited_for() -> None:
     world = World()
     world.visit()
-    assert world.phase == "StandingDown"
+    assert world.phase == "StoppingWorkers"
     world.members = (JAVA,)
-    assert world.run(4).phase == "StandingDown"
+    assert world.run(4).phase == "StoppingWorkers"
     assert world.facts["reason"] == "ForeignMembers"
     assert world.commits == 0
     world.members = ()
@@ -43,7 +43,7 @@ def test_member_that_joins_after_the_stop_is_waited_for() -> None:
 
 
 def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
-    world = World().run_to("StandingDown")
+    world = World().run_to("StoppingWorkers")
     world.scale()
     world.members = (DYNAMIC, OURS, replace(DYNAMIC, client_id=f"{FLEET}-2"), replace(DYNAMIC, client_id=f"{FLEET}-3"))
     stuck = {"replicas": 0, "members": world.members}
@@ -52,7 +52,7 @@ def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
         world.finding = None
         world.act(world.decide())
         world.store(world.decide())
-        assert world.shown == ("StandingDown", reason)
+        assert world.shown == ("StoppingWorkers", reason)
         assert f"{FLEET}-1, {FLEET}-2, {FLEET}-3 and 1 more" in world.facts["message"]
     assert stuck == {"replicas": world.replicas, "members": world.members}
     world.members = ()
@@ -60,14 +60,14 @@ def test_workers_that_do_not_leave_are_named_and_shown_after_a_while() -> None:
 
 
 def test_members_of_a_group_type_without_a_description_are_waited_for() -> None:
-    """DescribeGroups says Dead of a KIP-848 group, which would look empty."""
+    """DescribeGroups says Dead of a KIP-848 group, which would seem empty."""
     world = World(members=(), group_type="consumer")
     assert world.runs_on()
     assert world.shown == ("Pending", "ForeignMembers")
     assert "consumer" in world.facts["message"]
     world.group_type = ""
     assert world.run().phase == "Succeeded"
-    late = World().run_to("StandingDown")
+    late = World().run_to("StoppingWorkers")
     late.group_type = "consumer"
     assert late.run(4).facts["reason"] == "ForeignMembers"
     assert late.commits == 0
@@ -78,7 +78,7 @@ def test_commit_of_another_program_after_the_offsets_were_read_is_not_overwritte
     world = World().run_to("Committing")
     world.committed["orders", 0] = 58
     world.visit()
-    assert (world.phase, world.commits) == ("StandingDown", 0)
+    assert (world.phase, world.commits) == ("StoppingWorkers", 0)
     assert "previous" not in world.facts
     world.run()
     assert world.phase == "Succeeded"
@@ -97,7 +97,7 @@ def test_reset_whose_offsets_were_outdated_can_still_be_deleted() -> None:
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_reset_that_may_have_been_done_before_another_program_committed_is_not_done_again(deleted: bool) -> None:
-    """The operator died behind the commit; Java has moved every partition since, so no mark is left."""
+    """The operator died behind the commit; Java has moved every partition since, so no marker is left."""
     world = World().run_to("Committing")
     world.act(world.decide())
     assert world.commits == 2
@@ -106,7 +106,7 @@ def test_reset_that_may_have_been_done_before_another_program_committed_is_not_d
     world.deleted = deleted
     world.run()
     assert (*world.shown, world.replicas) == ("Failed", "OffsetsOvertaken", 2)
-    assert "may have set them" in world.facts["message"]
+    assert "may have set the new offsets" in world.facts["message"]
     assert world.facts["previous"] == places(50, 60), "it stands nowhere else"
     assert world.committed == {KEYS[0]: 55, KEYS[1]: 66}
 
@@ -116,7 +116,7 @@ def test_next_operator_finishes_a_commit_that_another_program_has_overtaken_in_p
     world.act(world.decide())
     world.kill()
     world.committed[KEYS[0]] = 55
-    del world.marks[KEYS[0]]
+    del world.markers[KEYS[0]]
     world.run()
     assert (world.phase, world.committed[KEYS[0]]) == ("Succeeded", 10)
 
@@ -142,7 +142,7 @@ SET, ANOTHER = "fleet-reset=a", "fleet-reset=b"
 @pytest.mark.parametrize(
     ("committed", "outdated"),
     [
-        ({0: (50, ""), 1: (60, "fleet-reading=60")}, False),
+        ({0: (50, ""), 1: (60, "fleet-replay-epoch=60")}, False),
         ({0: (10, SET), 1: (10, SET), 2: (10, SET)}, False),
         ({0: (10, SET), 1: (60, "")}, False),
         ({0: (10, SET), 1: (61, "")}, False),
@@ -159,16 +159,16 @@ def test_offsets_are_outdated_if_another_program_committed_before_anything_was_s
 ) -> None:
     found = {("orders", number): Committed(*each) for number, each in committed.items()}
     new, old = {("orders", number): 10 for number in range(3)}, dict(zip(KEYS, (50, 60), strict=True))
-    assert is_outdated(found, wanted=new, previous=old, mark=SET) is outdated
+    assert is_outdated(found, wanted=new, previous=old, marker=SET) is outdated
 
 
-def test_mark_is_of_one_reset_of_one_namespace_and_short() -> None:
+def test_marker_is_of_one_reset_of_one_namespace_and_short() -> None:
     resets = [offset_reset("a" * 63), offset_reset("b"), offset_reset("b", to="Latest")]
     elsewhere = [each.model_copy(update={"metadata": replace_namespace(each)}) for each in resets]
-    marks = {mark_of(each) for each in (*resets, *elsewhere)}
-    assert len(marks) == 6
-    assert {len(mark) for mark in marks} == {28}
-    assert mark_of(offset_reset(notAfter="2027-01-01T00:00:00Z")) == mark_of(offset_reset()), "that may be changed"
+    markers = {marker_of(each) for each in (*resets, *elsewhere)}
+    assert len(markers) == 6
+    assert {len(marker) for marker in markers} == {28}
+    assert marker_of(offset_reset(notAfter="2027-01-01T00:00:00Z")) == marker_of(offset_reset()), "that may be changed"
 
 
 def replace_namespace(reset: OffsetReset) -> ObjectMeta:

@@ -1,4 +1,4 @@
-"""Publication of the records that workers pass by, and what the status says about each of them."""
+"""Publishing of the records that workers pass by, and what the status says about each of them."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_all_partitions_of_all_source_topics_are_set() -> None:
 def test_time_after_the_last_record_is_the_end_and_is_said() -> None:
     found = targets("Time", time="2026-11-23T08:00:00Z")
     assert found.offsets == dict(zip(KEYS, (33, 90, 10), strict=True))
-    assert found.note.startswith("1 of 3 partitions have no record from that time on")
+    assert found.note.startswith("1 of 3 partitions have no record at or after that time")
 
 
 def test_offsets_out_of_range_become_the_nearest_and_that_is_said() -> None:
@@ -74,7 +74,7 @@ def test_previous_offsets_undo_a_reset() -> None:
 def test_topic_that_the_group_does_not_read_is_refused(to: str, fields: dict[str, Any]) -> None:
     found = find_targets(wanted(to, **fields), SOURCES, READ)
     assert isinstance(found, Refused)
-    assert "topic 'other' is no source topic" in found.problem.message
+    assert "topic 'other' is not a source topic" in found.problem.message
 
 
 def test_more_partitions_than_a_status_holds_are_refused() -> None:
@@ -84,7 +84,7 @@ def test_more_partitions_than_a_status_holds_are_refused() -> None:
 
 
 def test_unknown_is_never_taken_for_an_offset() -> None:
-    """A partition without a leader answers nothing: neither its end nor "no record from that time on"."""
+    """A partition without a leader answers nothing: neither its end nor "no record at or after that time"."""
     lacking: list[tuple[str, Any]] = [
         ("Latest", {"ends": dict.fromkeys(KEYS[1:], 90)}),
         ("Earliest", {"starts": dict.fromkeys(KEYS[1:], 10)}),
@@ -145,7 +145,7 @@ def test_offsets_that_do_not_fit_into_a_status_are_refused_before_anything_is_st
     topics = tuple(f"{'orders.' * 12}{number:04}" for number in range(4000))
     found = find_targets(wanted("Latest"), topics, ends_of(topics, 1))
     assert isinstance(found, Refused)
-    assert "of 4000 partitions take" in found.problem.message
+    assert "of 4000 partitions need" in found.problem.message
 
 
 def test_all_partitions_of_a_large_topic_fit_into_a_status() -> None:

@@ -20,7 +20,7 @@ STARTED = {"startedAt": "2026-01-01T00:00:00Z", "phase": "Running"}
 
 def redrive(*, status: dict[str, Any] | None = None, **spec: Any) -> Redrive:
     """A Redrive of group `orders`; `spec` in camelCase."""
-    metadata = {"name": "mended", "namespace": "shop", "uid": "r1", "generation": 1}
+    metadata = {"name": "fixed", "namespace": "shop", "uid": "r1", "generation": 1}
     return Redrive.model_validate(
         {"metadata": metadata, "spec": {"groupRef": {"name": "orders"}} | spec, "status": status or {}}
     )
@@ -31,7 +31,7 @@ def step(**facts: Any) -> RunDecision:
 
 
 ACTIVE, SUSPENDED = JobFacts(state=RunState.ACTIVE), JobFacts(state=RunState.SUSPENDED)
-RUNS = RunPod(name="mended-redrive-x")
+RUNS = RunPod(name="fixed-redrive-x")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,8 @@ class World:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_any_user_actions_leave_at_most_one_pod(seed: int) -> None:
-    """Suspended, resumed and paced anew at random: no second pod beside a first, and it ends once it is left alone."""
+    """Suspended, resumed and paced again at random: no second pod next to a first, and it ends once it is left
+    alone."""
     world = World(random.Random(seed))
     for _ in range(200):
         world.chance.choice((world.operator, world.controller, world.controller, world.user))()

@@ -1,4 +1,4 @@
-"""A Redrive's needs, its objects, the reading of its runs, and its status."""
+"""A Redrive's needs, its objects, the parsing of its runs, and its status."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_target_is_the_redrive_topic_with_room_for_headers() -> None:
 
 @pytest.mark.parametrize("text", ["(?=a)a", "(", "(a)\\1"])
 def test_pattern_that_re2_does_not_take_is_refused(text: str) -> None:
-    """Matched in a run's loop, it would stop the run for ever."""
+    """Matched in a run's loop, it would stop the run indefinitely."""
     for field in ("errorRegex", "keyRegex"):
         found = find_refusal(redrive(filter={field: text}))
         assert found is not None
@@ -141,7 +141,7 @@ def settings_of(wanted: Redrive, *, now: float = NOW, target: Target = TARGET) -
 
 
 def test_records_that_failed_after_the_first_start_are_none_of_a_later_one() -> None:
-    """Kafka has forgotten the ends that the first start noted: only the settings have the time."""
+    """Kafka has forgotten the ends that the first start recorded: only the settings have the time."""
     first = settings_of(redrive())["filter"]["toTime"]
     month = NOW + 30 * 86_400
     again = redrive(status={"startedAt": times.to_text(NOW)}, rate={"recordsPerSecond": 1})
@@ -177,7 +177,7 @@ def test_settings_of_a_run() -> None:
     assert found == {
         "version": 1,
         "id": "r1",
-        "name": "mended",
+        "name": "fixed",
         "namespace": "shop",
         "groupId": "orders",
         "connection": {"bootstrapServers": ["kafka:9092"], "tls": None, "sasl": None},
@@ -213,7 +213,7 @@ def test_run_parses_the_rendered_settings(spec: dict[str, Any]) -> None:
     wanted = redrive(**spec)
     cluster = builders.kafka_cluster(sasl=SASL)
     found = parse_config(redrive_manifests.redrive_config(wanted, group(), cluster, TARGET, run_id="r1", now=NOW))
-    assert (found.id, found.group_id, found.name, found.namespace) == ("r1", "orders", "mended", "shop")
+    assert (found.id, found.group_id, found.name, found.namespace) == ("r1", "orders", "fixed", "shop")
     assert (found.dry_run, found.max_records) == (wanted.spec.dry_run, wanted.spec.max_records)
     assert (found.records_per_second, found.max_redrives) == (wanted.rate, wanted.spec.max_redrives)
 
@@ -236,7 +236,7 @@ def test_pod_of_a_run_is_the_workers_pod_with_another_command() -> None:
     assert (pod["nodeSelector"], pod["restartPolicy"]) == ({"disk": "fast"}, "Never")
     assert "initContainers" not in pod
     sources = pod["volumes"][0]["projected"]["sources"]
-    assert sources[0]["configMap"]["name"] == "mended-redrive"
+    assert sources[0]["configMap"]["name"] == "fixed-redrive"
     assert [source["secret"]["name"] for source in sources[1:]] == ["login"]
 
 
@@ -252,11 +252,11 @@ def test_run_that_cannot_succeed_is_not_tried_again() -> None:
 def test_children_belong_to_the_redrive_and_are_found_by_their_group() -> None:
     made = [job_of(), redrive_manifests.config_map(redrive(), {"a": 1})]
     for body in made:
-        assert body["metadata"]["name"] == "mended-redrive"
+        assert body["metadata"]["name"] == "fixed-redrive"
         (owner,) = body["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["uid"], owner["controller"]) == ("Redrive", "r1", True)
         assert body["metadata"]["labels"]["consumerfleet.io/group"] == "orders"
-        assert body["metadata"]["labels"]["consumerfleet.io/redrive"] == "mended"
+        assert body["metadata"]["labels"]["consumerfleet.io/redrive"] == "fixed"
         assert body["metadata"]["labels"]["app.kubernetes.io/component"] == "redrive"
     assert job_of()["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] == "redrive"
     assert read_job(job_of()) == JobFacts(state=RunState.ACTIVE, rate=7)
@@ -387,15 +387,15 @@ DONE = RunDecision("Succeeded", "AllMoved", "all was moved")
 def test_redriven_count_of_a_run_belongs_to_the_topic_before_its_first_job() -> None:
     first = status(RedriveFacts(redrive=redrive(), failed_topic_id="first"), CREATED)
     assert first["failedTopicId"] == "first"
-    again = status(RedriveFacts(redrive=redrive(status=first), failed_topic_id="made-anew"), CREATED)
+    again = status(RedriveFacts(redrive=redrive(status=first), failed_topic_id="made-again"), CREATED)
     assert again["failedTopicId"] == "first"
     word = RunPod(name="a", ended=True, report=JobReport(ok=True, redriven_to=70))
-    last = status(RedriveFacts(redrive=redrive(status=again), failed_topic_id="made-anew", pods=(word,)), DONE)
+    last = status(RedriveFacts(redrive=redrive(status=again), failed_topic_id="made-again", pods=(word,)), DONE)
     assert (last["failedTopicId"], last["redrivenTo"]) == ("first", 70)
 
 
 def test_run_without_a_known_topic_id_reports_nothing_about_a_later_topic() -> None:
-    """The operator died between the Job and the status: what it sees now may have been made anew since."""
+    """The operator died between the Job and the status: what it sees now may have been created again since."""
     job = JobFacts(state=RunState.ACTIVE)
     assert "failedTopicId" not in status(RedriveFacts(redrive=redrive(), failed_topic_id="later", job=job), RUNNING)
 

@@ -31,7 +31,7 @@ def test_all_workers_counts_come_together_most_frequent_first() -> None:
 
 def test_known_reasons_survive_restarts_and_silence() -> None:
     before = failed_reasons([worker(Exhausted__ValueError=64)], 64, [])
-    assert failed_reasons([worker(Exhausted__ValueError=2)], 66, before) == before, "the worker has begun anew"
+    assert failed_reasons([worker(Exhausted__ValueError=2)], 66, before) == before, "the worker has begun again"
     assert failed_reasons([worker()], 64, before) == before
     assert failed_reasons([], None, before) == before
 
@@ -72,10 +72,10 @@ KINDS = st.dictionaries(st.sampled_from([("Fatal", f"C{n}") for n in range(9)]),
 
 
 @given(st.lists(st.lists(KINDS, max_size=3), max_size=6))
-def test_it_is_short_and_never_falls_while_a_kind_stays(looks: list[list[dict[tuple[str, str], int]]]) -> None:
+def test_it_is_short_and_never_falls_while_a_kind_stays(polls: list[list[dict[tuple[str, str], int]]]) -> None:
     shown: list[dict[str, Any]] = []
-    for look in looks:
-        workers = [WorkerObservation(pod=str(n), failed=failed) for n, failed in enumerate(look)]
+    for poll in polls:
+        workers = [WorkerObservation(pod=str(n), failed=failed) for n, failed in enumerate(poll)]
         before, shown = shown, failed_reasons(workers, None, shown)
         assert len(shown) <= SHOWN_MAX
         assert failed_reasons(workers, None, shown) == shown, "the same picture changes nothing"

@@ -19,7 +19,7 @@ from fleet_operator.planning.retry.plan import retry_target
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.status.consumergroup import project_consumergroup_status
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, facts, kafka_cluster, ready_fleet, with_worker
-from tests.unit.planning.retry.test_publication import NEW, OLD
+from tests.unit.planning.retry.test_published_policies import NEW, OLD
 
 RETRIES: dict[str, Any] = {"policyRef": {"name": "standard"}}
 
@@ -119,16 +119,16 @@ def test_retry_workers_follow_the_main_ones_unless_those_know_no_retries() -> No
 
 
 def test_pods_are_annotated_once_for_a_file_not_yet_mounted() -> None:
-    publication = told()
-    (patch,) = notices([pod()], pods_with_old_policies([pod()], publication))
-    assert patch["metadata"]["annotations"] == {"consumerfleet.io/retry-policies": publication.digest}
+    published = told()
+    (patch,) = notices([pod()], pods_with_old_policies([pod()], published))
+    assert patch["metadata"]["annotations"] == {"consumerfleet.io/retry-policies": published.digest}
     assert set(patch["metadata"]) == {"name", "namespace", "uid", "annotations"}, "nothing else of a pod is ours"
-    done = pod(told_of=publication.digest)
+    done = pod(told_of=published.digest)
     younger = pod("orders-1", created_at=NOW + 5)
     leaving = pod("orders-2")
     leaving["metadata"]["deletionTimestamp"] = times.to_text(NOW)
     every = [done, younger, leaving]
-    assert notices(every, pods_with_old_policies(every, publication)) == []
+    assert notices(every, pods_with_old_policies(every, published)) == []
     edited = Published(
         policy="standard", current=NEW.hash, known=(OLD, NEW), partitions=4, max_message_bytes=1, published_at=NOW + 10
     )
@@ -136,11 +136,11 @@ def test_pods_are_annotated_once_for_a_file_not_yet_mounted() -> None:
 
 
 def test_one_patch_has_all_annotations_for_else_an_apply_would_take_one_away() -> None:
-    publication, known = told(), pod(told_of="old")
+    published, known = told(), pod(told_of="old")
     known["metadata"]["annotations"]["consumerfleet.io/skipped-records"] = "list"
-    (patch,) = notices([known], pods_with_old_policies([known], publication))
+    (patch,) = notices([known], pods_with_old_policies([known], published))
     assert patch["metadata"]["annotations"] == {
-        "consumerfleet.io/retry-policies": publication.digest,
+        "consumerfleet.io/retry-policies": published.digest,
         "consumerfleet.io/skipped-records": "list",
     }
     (both,) = notices([pod()], {pod()["metadata"]["uid"]: {"a": "1"}}, {pod()["metadata"]["uid"]: {"b": "2"}})

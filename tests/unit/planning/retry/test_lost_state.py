@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fleet_operator.planning.retry.publication import SUPERSEDED_S
+from fleet_operator.planning.retry.published_policies import SUPERSEDED_S
 from fleet_operator.planning.retry.records import group_config_map, read_published
 from fleet_operator.planning.state.group import RetriesState
 from tests.unit.planning.builders import consumer_group
-from tests.unit.planning.retry.test_publication import DAY, NEW, NEWER, OLD, Group
+from tests.unit.planning.retry.test_published_policies import DAY, NEW, NEWER, OLD, Group
 
 
 def test_revisions_whose_state_was_lost_leave_later_and_nothing_that_waits_is_forgotten() -> None:
-    """The ConfigMap still has them; for how long they have been superseded is counted from the first look on."""
+    """The ConfigMap still has them; for how long they have been superseded is counted from the first plan on."""
     group = Group(waiting={"30s": 1})
     group.visit()
     group.wanted = NEW

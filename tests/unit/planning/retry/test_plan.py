@@ -21,13 +21,13 @@ from fleet_operator.planning.observation import (
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.retry.intent import DelayState
 from fleet_operator.planning.retry.plan import RetryFacts, RetryPlan, plan_retry
-from fleet_operator.planning.retry.publication import SUPERSEDED_S, plan_intent
+from fleet_operator.planning.retry.published_policies import SUPERSEDED_S, plan_intent
 from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.scaling import RetryMemory
 from fleet_operator.planning.retry.topics import view_group, wanted_topics
 from fleet_operator.planning.state.group import RetrySizing
 from tests.unit.planning.builders import NOW, consumer_group, observation, observed_group, ready_fleet, unreachable
-from tests.unit.planning.retry.test_publication import DAY, OLD, revision
+from tests.unit.planning.retry.test_published_policies import DAY, OLD, revision
 
 GROUP = consumer_group(retry={"policyRef": {"name": "standard"}})
 CAREFUL = revision("5s", "30s", budget={"action": "Pause"})
@@ -81,8 +81,8 @@ def plan(facts_changes: dict[str, Any] | None = None, **changes: Any) -> RetryPl
 
 def test_policy_is_published_once_its_topics_are_there() -> None:
     made = plan()
-    assert made.publication is not None
-    assert (made.publication.current, made.publication.partitions, made.problem) == (OLD.hash, 4, None)
+    assert made.published is not None
+    assert (made.published.current, made.published.partitions, made.problem) == (OLD.hash, 4, None)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_policy_is_published_once_its_topics_are_there() -> None:
 )
 def test_workers_wait_with_the_reason(changes: dict[str, Any], reason: str) -> None:
     made = plan(**changes)
-    assert made.publication is None
+    assert made.published is None
     assert made.problem is not None
     assert made.problem.reason == reason
 
@@ -122,8 +122,8 @@ def test_missing_source_topic_is_the_reason_before_the_retry_topics_that_follow_
 def test_records_without_a_key_find_their_partition_in_every_topic() -> None:
     """The smallest count is what workers may reckon with; larger ones stay as they are."""
     made = plan(observation=cluster(topics={"30s": TopicObservation(partitions=12)}))
-    assert made.publication is not None
-    assert made.publication.partitions == 4
+    assert made.published is not None
+    assert made.published.partitions == 4
 
 
 def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None:
@@ -139,7 +139,8 @@ def test_retries_are_over_when_the_end_is_old_enough_and_nothing_waits() -> None
 
 
 def test_retries_are_over_only_when_two_observations_in_a_row_saw_nothing_wait() -> None:
-    """Commits and ends of one look are asked at once: a record that hops meanwhile is in none of the two topics."""
+    """Commits and ends of one poll are asked at once: a record that is published again meanwhile is in none of the two
+    topics."""
     ending: dict[str, Any] = {"group": consumer_group(), "published": replace(TOLD, ending_since=NOW - DAY)}
     first = plan(**ending)
     assert (first.over, first.memory.drained_at) == (False, NOW)
@@ -161,8 +162,8 @@ def test_kept_topic_of_a_drained_delay_neither_wakes_workers_nor_has_the_plan_re
     asleep: dict[str, Any] = {"policy": hour, "published": told, "fleet": ready_fleet(0)}
     made = plan({"fed": True}, **asleep, observation=cluster(topics=topics))
     assert made.scale.replicas == 0, "no record fails into 5s any more"
-    assert made.publication is not None
-    assert (made.publication.drained, made.publication.partitions) == (("5s", "30s"), 4)
+    assert made.published is not None
+    assert (made.published.drained, made.published.partitions) == (("5s", "30s"), 4)
     assert made.requeue_after is None
 
 

@@ -23,7 +23,7 @@ def redrive(to: int, topic_id: str = TOPIC, *, ended: float = NOW - 60, phase: s
     return {"phase": phase, "finishedAt": times.to_text(ended), "failedTopicId": topic_id, "redrivenTo": to}
 
 
-def looked_at(
+def counted(
     *redrives: dict[str, Any], known: Redriven | None = None, topic_id: str | None = TOPIC, end: int = 1_100
 ) -> tuple[int, Redriven | None]:
     """`status.retry.failed` of a group whose failed topic holds 100 records, and what its state has afterwards."""
@@ -39,37 +39,37 @@ def looked_at(
 
 
 def test_redriven_records_do_not_count_as_failed() -> None:
-    assert looked_at(redrive(1_070), redrive(1_020)) == (30, Redriven(TOPIC, 1_070))
+    assert counted(redrive(1_070), redrive(1_020)) == (30, Redriven(TOPIC, 1_070))
 
 
 def test_a_redrive_may_be_deleted() -> None:
-    failed, known = looked_at(redrive(1_070))
-    assert looked_at(known=known) == (failed, known)
+    failed, known = counted(redrive(1_070))
+    assert counted(known=known) == (failed, known)
 
 
 def test_records_removed_by_retention_are_not_counted_twice() -> None:
-    assert looked_at(redrive(900))[0] == 100
+    assert counted(redrive(900))[0] == 100
 
 
 @pytest.mark.parametrize("topic_id", [OTHER, None])
 def test_recreated_topic_has_no_redriven_records(topic_id: str | None) -> None:
-    _, known = looked_at(redrive(1_070))
-    assert looked_at(redrive(1_070), known=known, topic_id=topic_id)[0] == 100
+    _, known = counted(redrive(1_070))
+    assert counted(redrive(1_070), known=known, topic_id=topic_id)[0] == 100
 
 
 def test_redriven_count_is_kept_while_the_topic_is_unknown() -> None:
-    before = looked_at(redrive(1_070))
-    _, known = looked_at(known=before[1], topic_id=None)
-    assert looked_at(known=known) == before
+    before = counted(redrive(1_070))
+    _, known = counted(known=before[1], topic_id=None)
+    assert counted(known=known) == before
 
 
 def test_end_offset_that_decreased_is_ignored() -> None:
-    assert looked_at(redrive(1_070), end=1_069)[0] == 100
+    assert counted(redrive(1_070), end=1_069)[0] == 100
 
 
 @pytest.mark.parametrize("told", [redrive(1_070, ended=NOW), redrive(1_070, phase="Failed"), {"phase": "Succeeded"}])
-def test_a_run_counts_once_a_look_was_taken_after_its_end(told: dict[str, Any]) -> None:
-    assert looked_at(told)[0] == 100
+def test_a_run_counts_once_a_poll_was_made_after_its_end(told: dict[str, Any]) -> None:
+    assert counted(told)[0] == 100
 
 
 @pytest.mark.parametrize("to", [-1, True, "5", None, 1.5])

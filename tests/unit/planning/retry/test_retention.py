@@ -53,10 +53,10 @@ def flow(owner: ConsumerGroup, **hour: Any) -> RetryObservation:
     return replace(blank, topics=topics, waiting=known, due_lag=known)
 
 
-def plan(owner: ConsumerGroup, seen: RetryObservation, wish: RetryIntent = INTENT, **sources: int) -> TopicsPlan:
+def plan(owner: ConsumerGroup, seen: RetryObservation, intended: RetryIntent = INTENT, **sources: int) -> TopicsPlan:
     topics = {name: TopicObservation(partitions=topic.partitions) for name, topic in seen.topics.items()}
-    look = observation(observed_group(retry=seen), topics={"orders": TopicObservation(partitions=4), **topics})
-    return plan_topics(owner, wish, sources or {"orders": 4}, look)
+    observed = observation(observed_group(retry=seen), topics={"orders": TopicObservation(partitions=4), **topics})
+    return plan_topics(owner, intended, sources or {"orders": 4}, observed)
 
 
 def age(seconds: float) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def test_what_a_redrive_put_back_is_kept_as_well() -> None:
 def test_missing_source_topic_does_not_keep_what_waits_from_being_kept() -> None:
     owner = group(suspend=True)
     seen = flow(owner, **age(10))
-    look = observation(observed_group(retry=seen))
-    assert plan_topics(owner, INTENT, None, look).alter == {HOUR: {RETENTION: UNLIMITED}}
+    observed = observation(observed_group(retry=seen))
+    assert plan_topics(owner, INTENT, None, observed).alter == {HOUR: {RETENTION: UNLIMITED}}
 
 
 def test_limit_returns_only_when_what_waits_is_known_to_be_young() -> None:

@@ -22,7 +22,8 @@ from fleet_operator.planning.retry.scaling import (
     is_busy,
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
-from fleet_operator.planning.state.group import RetrySizing
+from fleet_operator.planning.state.document import read_state, write_state
+from fleet_operator.planning.state.group import GroupState, RetriesState, RetrySizing
 
 NOW = 1_800_000_000.0
 
@@ -115,7 +116,7 @@ def test_a_due_record_always_has_a_worker(scene: Scene) -> None:
 
 @given(scenes())
 def test_repeated_scaling_on_one_observation_settles(scene: Scene) -> None:
-    """With nothing changing but the count and the clock, a count is reached that stays for ever.
+    """With nothing changing but the count and the clock, a count is reached that stays indefinitely.
 
     Times may lie two hours ahead, as on clocks that disagree: the steps go on beyond them.
     """
@@ -219,7 +220,7 @@ def test_open_breaker_keeps_the_count() -> None:
     assert wanted(change(IDLE, current=3, calm_since=NOW - 600, held=True)) == 3
 
 
-def test_first_look_that_fails_starts_no_more_than_asked_for() -> None:
+def test_first_poll_that_fails_starts_no_more_than_asked_for() -> None:
     assert wanted(change(UNKNOWN, current=None)) == 0
     assert wanted(change(UNKNOWN, current=None, least=2)) == 2
 
@@ -279,7 +280,7 @@ def test_no_worker_goes_while_something_is_unknown(seen: dict[str, Any]) -> None
     assert fleet.live(10 * SHRINK_S, **seen) == 16
     fleet.live(SHRINK_S - 10)
     assert fleet.live(0, **seen) == 16
-    assert fleet.live(SHRINK_S, **seen) == 16, "the window begins anew"
+    assert fleet.live(SHRINK_S, **seen) == 16, "the window begins again"
 
 
 def test_lateness_without_breaker_observation_adds_no_worker() -> None:
@@ -294,3 +295,11 @@ def test_one_worker_stays_where_a_start_takes_longer_than_the_shortest_delay() -
     assert wanted(change(short, current=1, calm_since=NOW - 10 * CALM_S)) == 1
     assert wanted(change(short, shortest_delay_s=WAKE_S)) == 0
     assert wanted(change(short, partitions=0)) == 0
+
+
+def test_workers_of_a_topic_with_thousands_of_partitions_stay_within_the_bound_of_a_state() -> None:
+    load = RetryLoad(least=0, most=None, partitions=10_000, counted=True, lag=9, oldest_at=NOW - 900, current=512)
+    scale, _ = decide_retry_scale(load, RetryMemory(), NOW)
+    assert scale.replicas == 1000
+    document = write_state(GroupState(retries=RetriesState(sizing=RetrySizing(count=scale.replicas))), {})
+    assert read_state(GroupState, document, "orders").retries.sizing.count == 1000

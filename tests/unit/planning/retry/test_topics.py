@@ -1,4 +1,4 @@
-"""A group's topics: what is made, mended, grown and deleted, and what never is."""
+"""A group's topics: creation, correction, growth and deletion, and their limits."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def seen(topics: dict[str, TopicObservation], retry: RetryObservation | None = N
     return observation(observed_group(retry=retry or SOURCES), topics=known)
 
 
-def as_wanted(owner: ConsumerGroup, wish: RetryIntent) -> tuple[dict[str, TopicObservation], RetryObservation]:
+def as_wanted(owner: ConsumerGroup, intended: RetryIntent) -> tuple[dict[str, TopicObservation], RetryObservation]:
     """Everything there, as it should be."""
-    wanted = list(wanted_topics(owner, wish, COUNTS, SOURCES))
+    wanted = list(wanted_topics(owner, intended, COUNTS, SOURCES))
     managed = {t.name: ManagedTopic(partitions=t.partitions, configs=t.configs, waiting=0) for t in wanted}
     topics = {topic.name: TopicObservation(partitions=topic.partitions) for topic in wanted}
     return topics, replace(SOURCES, topics=managed)
 
 
-def test_distinct_delays_have_a_topic_each_beside_redrive_and_failed() -> None:
+def test_distinct_delays_have_a_topic_each_next_to_redrive_and_failed() -> None:
     """5s, 5s, 30s, 30s, 30s, 1h are three retry topics, however many attempts they are."""
-    wish = intent("5s", "5s", "30s", "30s", "30s", "1h")
+    intended = intent("5s", "5s", "30s", "30s", "30s", "1h")
     topics = dict.fromkeys((FIVE, THIRTY, HOUR, REDRIVE, FAILED), MISSING)
-    plan = plan_topics(group(), wish, COUNTS, seen(topics))
+    plan = plan_topics(group(), intended, COUNTS, seen(topics))
     assert [topic.name for topic in plan.create] == [FIVE, THIRTY, HOUR, REDRIVE, FAILED]
     assert {topic.partitions for topic in plan.create} == {4}
     assert plan.ready is False
@@ -78,19 +78,19 @@ def test_topic_settings_use_append_time_and_admit_every_record() -> None:
 
 def test_retention_exceeds_the_sequence_of_every_live_revision() -> None:
     old = PolicyRevision(hash="b" * 10, content={"sequence": ["7d", "7d"]}, superseded_at=NOW)
-    wish = replace(intent("5s"), known=(old,), delays=("5s", "7d"))
-    (first, *_) = wanted_topics(group(), wish, COUNTS, SOURCES)
+    intended = replace(intent("5s"), known=(old,), delays=("5s", "7d"))
+    (first, *_) = wanted_topics(group(), intended, COUNTS, SOURCES)
     assert int(first.configs["retention.ms"]) == 3 * 14 * 86_400_000
 
 
 def test_the_ledger_outlives_failed_records_that_a_long_segment_keeps() -> None:
     """A record goes with its segment, which may go on for `segment.ms` after the record."""
-    owner, wish = group(), intent("5s")
-    topics, retry = as_wanted(owner, wish)
+    owner, intended = group(), intent("5s")
+    topics, retry = as_wanted(owner, intended)
     for days, kept in ((60, 30 + 60 + 1), (1, 30 + 7 + 1)):
         configs = {**(retry.topics[FAILED].configs or {}), "segment.ms": str(days * 86_400_000)}
         managed = {**retry.topics, FAILED: replace(retry.topics[FAILED], configs=configs)}
-        plan = plan_topics(owner, wish, COUNTS, seen(topics, replace(retry, topics=managed)))
+        plan = plan_topics(owner, intended, COUNTS, seen(topics, replace(retry, topics=managed)))
         ledger = plan.alter.get(REDRIVE) or retry.topics[REDRIVE].configs or {}
         assert int(ledger["retention.ms"]) == kept * 86_400_000
 
@@ -124,51 +124,51 @@ def test_end_of_retries_changes_no_shape(ended: bool) -> None:
     shape: dict[str, Any] = {"failedRetentionSeconds": 31_536_000, "partitions": 2, "retentionSeconds": 864_000}
     topics, retry = as_wanted(group(**shape), intent("5s"))
     without, ending = consumer_group(managedTopics=shape), replace(intent("5s"), ending=True, ended=ended)
-    for wish in (ending, None):
-        assert plan_topics(without, wish, {"orders": 100}, seen(topics, retry)).idle
+    for intended in (ending, None):
+        assert plan_topics(without, intended, {"orders": 100}, seen(topics, retry)).idle
 
 
 def test_everything_as_wanted_needs_nothing() -> None:
-    wish = intent("5s", "30s")
-    topics, retry = as_wanted(group(), wish)
-    assert plan_topics(group(), wish, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
+    intended = intent("5s", "30s")
+    topics, retry = as_wanted(group(), intended)
+    assert plan_topics(group(), intended, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
 
 
 def test_drift_is_corrected_setting_by_setting() -> None:
-    wish = intent("5s")
-    topics, retry = as_wanted(group(), wish)
+    intended = intent("5s")
+    topics, retry = as_wanted(group(), intended)
     configs = dict(retry.topics[FIVE].configs or {}) | {"message.timestamp.type": "CreateTime", "segment.ms": "1"}
     drifted = replace(retry, topics={**retry.topics, FIVE: replace(retry.topics[FIVE], configs=configs)})
-    plan = plan_topics(group(), wish, COUNTS, seen(topics, drifted))
+    plan = plan_topics(group(), intended, COUNTS, seen(topics, drifted))
     assert (plan.alter, plan.ready) == ({FIVE: {"message.timestamp.type": "LogAppendTime"}}, False)
 
 
 def test_size_limit_is_raised_with_the_source_and_never_lowered() -> None:
-    wish = intent("5s")
-    topics, retry = as_wanted(group(), wish)
-    raised = plan_topics(group(), wish, COUNTS, seen(topics, replace(retry, source_max_message_bytes=5_000_000)))
-    hopped = {name: {"max.message.bytes": "5065536"} for name in (FIVE, REDRIVE)}
-    assert raised.alter == hopped | {FAILED: {"max.message.bytes": "5131072"}}
-    lowered = plan_topics(group(), wish, COUNTS, seen(topics, replace(retry, source_max_message_bytes=1_000)))
+    intended = intent("5s")
+    topics, retry = as_wanted(group(), intended)
+    raised = plan_topics(group(), intended, COUNTS, seen(topics, replace(retry, source_max_message_bytes=5_000_000)))
+    published = {name: {"max.message.bytes": "5065536"} for name in (FIVE, REDRIVE)}
+    assert raised.alter == published | {FAILED: {"max.message.bytes": "5131072"}}
+    lowered = plan_topics(group(), intended, COUNTS, seen(topics, replace(retry, source_max_message_bytes=1_000)))
     assert lowered.idle
 
 
 def test_unreadable_settings_are_left_alone() -> None:
-    wish = intent("5s")
-    topics, retry = as_wanted(group(), wish)
+    intended = intent("5s")
+    topics, retry = as_wanted(group(), intended)
     unread = {name: replace(topic, configs=None) for name, topic in retry.topics.items()}
     hidden = replace(retry, topics=unread, source_max_message_bytes=None)
-    assert plan_topics(group(), wish, COUNTS, seen(topics, hidden)) == TopicsPlan(ready=True)
-    (first, *_) = wanted_topics(group(), wish, COUNTS, None)
+    assert plan_topics(group(), intended, COUNTS, seen(topics, hidden)) == TopicsPlan(ready=True)
+    (first, *_) = wanted_topics(group(), intended, COUNTS, None)
     assert "max.message.bytes" not in first.configs
 
 
 def test_topics_grow_with_their_source_and_never_shrink() -> None:
-    wish = intent("5s")
-    topics, retry = as_wanted(group(), wish)
-    grown = plan_topics(group(), wish, {"orders": 6}, seen(topics, retry))
+    intended = intent("5s")
+    topics, retry = as_wanted(group(), intended)
+    grown = plan_topics(group(), intended, {"orders": 6}, seen(topics, retry))
     assert {topic.name: topic.partitions for topic in grown.grow} == dict.fromkeys((FIVE, REDRIVE, FAILED), 6)
-    assert plan_topics(group(), wish, {"orders": 2}, seen(topics, retry)).idle
+    assert plan_topics(group(), intended, {"orders": 2}, seen(topics, retry)).idle
 
 
 def test_missing_source_makes_nothing() -> None:
@@ -183,22 +183,24 @@ def test_topics_not_yet_looked_up_are_unknown() -> None:
 
 
 def test_topic_that_we_may_not_use_is_a_problem() -> None:
-    wish = intent("5s")
-    topics, retry = as_wanted(group(), wish)
+    intended = intent("5s")
+    topics, retry = as_wanted(group(), intended)
     forbidden = TopicObservation(partitions=0, error="AuthorizationFailed")
-    plan = plan_topics(group(), wish, COUNTS, seen(topics | {FIVE: forbidden}, retry))
+    plan = plan_topics(group(), intended, COUNTS, seen(topics | {FIVE: forbidden}, retry))
     assert plan.problem
     assert (plan.problem.reason, plan.ready, plan.idle) == ("AuthorizationFailed", False, True)
 
 
 def test_retired_topic_is_deleted_only_when_drained_and_requested() -> None:
-    wish = intent("5s", drained_delays=("30s",))
-    topics, retry = as_wanted(group(), wish)
+    intended = intent("5s", drained_delays=("30s",))
+    topics, retry = as_wanted(group(), intended)
     topics |= {THIRTY: TopicObservation(partitions=4)}
 
     def deleted(deletion: str, waiting: int | None) -> tuple[str, ...]:
         managed = {**retry.topics, THIRTY: ManagedTopic(partitions=4, waiting=waiting)}
-        return plan_topics(group(deletion=deletion), wish, COUNTS, seen(topics, replace(retry, topics=managed))).delete
+        return plan_topics(
+            group(deletion=deletion), intended, COUNTS, seen(topics, replace(retry, topics=managed))
+        ).delete
 
     assert deleted("Drain", 0) == deleted("Delete", 0) == (THIRTY,)
     assert deleted("Keep", 0) == ()
@@ -208,13 +210,13 @@ def test_retired_topic_is_deleted_only_when_drained_and_requested() -> None:
 
 def test_deleted_topic_of_a_drained_delay_is_not_made_again() -> None:
     """With `Keep`, deleting it is the user's way to end the reading of it; a delay in use needs its topic."""
-    wish = replace(intent("5s"), delays=("5s", "30s"))
-    topics, retry = as_wanted(group(), wish)
-    assert plan_topics(group(), wish, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
-    assert plan_topics(group(), wish, COUNTS, seen(topics | {THIRTY: MISSING}, retry)) == TopicsPlan(ready=True)
-    ending = replace(wish, known=wish.revisions, wanted=None, ending=True)
+    intended = replace(intent("5s"), delays=("5s", "30s"))
+    topics, retry = as_wanted(group(), intended)
+    assert plan_topics(group(), intended, COUNTS, seen(topics, retry)) == TopicsPlan(ready=True)
+    assert plan_topics(group(), intended, COUNTS, seen(topics | {THIRTY: MISSING}, retry)) == TopicsPlan(ready=True)
+    ending = replace(intended, known=intended.revisions, wanted=None, ending=True)
     assert plan_topics(group(), ending, COUNTS, seen(topics | {THIRTY: MISSING}, retry)).create == ()
-    made = plan_topics(group(), wish, COUNTS, seen(topics | {FIVE: MISSING}, retry)).create
+    made = plan_topics(group(), intended, COUNTS, seen(topics | {FIVE: MISSING}, retry)).create
     assert [topic.name for topic in made] == [FIVE]
 
 
@@ -234,6 +236,6 @@ def test_what_waits_after_the_end_of_retries_is_kept_without_a_limit() -> None:
 
 
 def test_delay_that_is_wanted_again_is_not_deleted() -> None:
-    wish = intent("5s", "30s", drained_delays=("30s",))
-    topics, retry = as_wanted(group(deletion="Delete"), wish)
-    assert plan_topics(group(deletion="Delete"), wish, COUNTS, seen(topics, retry)).idle
+    intended = intent("5s", "30s", drained_delays=("30s",))
+    topics, retry = as_wanted(group(deletion="Delete"), intended)
+    assert plan_topics(group(deletion="Delete"), intended, COUNTS, seen(topics, retry)).idle

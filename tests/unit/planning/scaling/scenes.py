@@ -12,25 +12,25 @@ from fleet_operator.planning.observation import (
     GroupObservation,
     GroupTransition,
     MemberObservation,
+    OpenTransaction,
     ProgressSample,
 )
 from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.scaling.facts import ScalingFacts
+from fleet_operator.planning.scaling.history import ScalingHistory
 from fleet_operator.planning.scaling.policy import decide
 from fleet_operator.planning.scaling.schedules import bounds_at
-from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.sizing import Capacity, SizingState
-from fleet_operator.planning.transactions import OpenTransaction
 
 NOW: Final = 1_800_000_000.0
 TOPIC: Final = "orders"
-LOOK_S: Final = 5.0
+POLL_S: Final = 5.0
 REVISION: Final = "0a1b2c3d4e"
 
 
 @dataclass
 class Scene:
-    """A fleet of `current` workers on twelve partitions, at which records arrive evenly. `pass_time` moves on by looks;
+    """A fleet of `current` workers on twelve partitions, at which records arrive evenly. `pass_time` moves on by polls;
     each partition's arrival and handling are records per second."""
 
     spec: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Scene:
     lag: int = 0
     state: str = "Stable"
     memory: SizingState = field(default_factory=SizingState)
-    trail: Trail = field(default_factory=Trail)
+    history: ScalingHistory = field(default_factory=ScalingHistory)
     now: float = NOW
     weights: Mapping[int, float] = field(default_factory=dict)
     changes: dict[str, Any] = field(default_factory=dict)
@@ -69,14 +69,14 @@ class Scene:
         return ProgressSample(self.now, _whole(self._done, self.uncommitted), _whole(self._ends, self.leaderless))
 
     def pass_time(self, seconds: float) -> ScaleDecision:
-        """Let time pass, with a decision at each look; a step is carried out. Returns the last decision."""
-        for _ in range(round(seconds / LOOK_S)):
-            self.now += LOOK_S
+        """Let time pass, with a decision at each poll; a step is carried out. Returns the last decision."""
+        for _ in range(round(seconds / POLL_S)):
+            self.now += POLL_S
             for number in range(self.partitions):
                 weight = self.weights.get(number, 1.0) / self.partitions
-                self._ends[TOPIC, number] += self.arrival * weight * LOOK_S
+                self._ends[TOPIC, number] += self.arrival * weight * POLL_S
                 handled = self.arrival if self.handled is None else self.handled
-                moved = self._done[TOPIC, number] + handled / self.partitions * LOOK_S
+                moved = self._done[TOPIC, number] + handled / self.partitions * POLL_S
                 self._done[TOPIC, number] = min(moved, self._ends[TOPIC, number])
             self.samples = [*self.samples, self._sample()][-19:]
             self.decide()
@@ -84,7 +84,7 @@ class Scene:
         return self.decision
 
     def decide(self) -> ScaleDecision:
-        self.decision, self.trail = decide(self.facts(), self.trail, self.now)
+        self.decision, self.history = decide(self.facts(), self.history, self.now)
         self.memory = self.decision.memory or self.memory
         if self.decision.replicas != self.current:
             self.current = self.decision.replicas

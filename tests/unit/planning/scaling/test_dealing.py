@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from fleet_operator.planning.observation import MemberObservation
-from fleet_operator.planning.scaling.dealing import Allowance, Dealing, dealing_of, least_count, owned_by, useful_counts
+from fleet_operator.planning.scaling.dealing import Dealing, dealing_of, least_count, owned_by, useful_counts
 from fleet_operator.planning.scaling.facts import Partition
 
 BALANCED = "cooperative-sticky"
@@ -105,7 +105,7 @@ def test_last_workers_leave_first() -> None:
 def carried(load: dict[int, float], workers: int, capacity: float = 60.0, partitions: int = 12) -> int | None:
     rates: dict[Partition, float] = {("orders", number): load.get(number, 0.0) for number in range(partitions)}
     counts = useful_counts({"orders": partitions}, BALANCED).counts
-    return least_count(dealing(partitions, workers), counts, rates, Allowance(mean=capacity, worst=capacity))
+    return least_count(dealing(partitions, workers), counts, rates, mean=capacity, worst=capacity)
 
 
 def test_even_load_takes_what_its_sum_says() -> None:
@@ -134,15 +134,15 @@ def test_load_beyond_every_number_has_none() -> None:
     assert carried(dict.fromkeys(range(12), 61.0), 4) is not None, "each is hot, and has a worker"
     counts = useful_counts({"orders": 12}, BALANCED).counts[:3]
     rates = {("orders", number): 50.0 for number in range(12)}
-    assert least_count(dealing(12, 4), counts, rates, Allowance(mean=60.0, worst=60.0)) is None
+    assert least_count(dealing(12, 4), counts, rates, mean=60.0, worst=60.0) is None
 
 
 def test_assignor_that_weighs_carries_a_skewed_load_with_fewer_workers() -> None:
     """Three busy partitions of 36, of which a sticky assignor gives two to one worker."""
     rates = {("orders", number): 100.0 if number in (0, 4, 8) else 1.0 for number in range(36)}
-    counts, allowance = useful_counts({"orders": 36}, BALANCED).counts, Allowance(mean=120.0, worst=120.0)
-    by_number = least_count(dealing(36, 4), counts, rates, allowance)
-    by_load = least_count(dealing(36, 4, "cooperative-weighted", rates), counts, rates, allowance)
+    counts = useful_counts({"orders": 36}, BALANCED).counts
+    by_number = least_count(dealing(36, 4), counts, rates, mean=120.0, worst=120.0)
+    by_load = least_count(dealing(36, 4, "cooperative-weighted", rates), counts, rates, mean=120.0, worst=120.0)
     assert by_load is not None
     assert by_number is not None
     assert by_load < by_number

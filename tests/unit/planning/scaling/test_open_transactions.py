@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fleet_operator.planning.observation import HANGS_S, OpenTransaction
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.transactions import HANGS_S, OpenTransaction
 from tests.unit.planning.scaling.scenes import NOW, TOPIC, Scene
 
 
@@ -37,7 +37,7 @@ def test_fleet_does_not_shrink_while_a_transaction_hangs() -> None:
     assert words(scene, 30) == (0, limits.SCALED_TO_ZERO)
 
 
-def test_fleet_grows_by_what_arrives_beside_a_transaction_that_hangs() -> None:
+def test_fleet_grows_by_what_arrives_next_to_a_transaction_that_hangs() -> None:
     scene = Scene(current=4, arrival=420.0, handled=240.0, open_transactions=opened(HANGS_S))
     scene.pass_time(90)
     assert scene.current == 12

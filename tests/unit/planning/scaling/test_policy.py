@@ -11,7 +11,7 @@ import pytest
 from fleet_operator.planning.observation import MemberObservation
 from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.scaling.trail import Trail
+from fleet_operator.planning.scaling.history import ScalingHistory
 from fleet_operator.planning.state.sizing import Bound, Growth, SizingState, Step
 from tests.unit.planning.scaling.scenes import NOW, TOPIC, Scene, words
 
@@ -31,7 +31,7 @@ def test_growth_is_one_step_to_the_final_useful_number() -> None:
     assert (scene.current, len(scene.memory.steps)) == (12, 1)
 
 
-def test_fleet_grows_once_workers_were_behind_at_two_looks() -> None:
+def test_fleet_grows_once_workers_were_behind_at_two_polls() -> None:
     scene = Scene(current=2, handled=120.0)
     scene.pass_time(90)
     scene.arrival = 420.0
@@ -69,7 +69,7 @@ def test_one_burst_within_the_window_keeps_the_fleet() -> None:
 def test_restarted_operator_goes_on_with_the_window() -> None:
     scene = Scene(current=12)
     scene.pass_time(280)
-    scene.trail, scene.samples = Trail(), []
+    scene.history, scene.samples = ScalingHistory(), []
     assert words(scene, 15) == (12, limits.COOLDOWN)
     assert words(scene, 60) == (3, limits.NO_LIMIT)
 
@@ -78,7 +78,7 @@ def test_operator_that_was_away_waits_a_whole_window_before_it_shrinks() -> None
     """Nobody knows the load of the time between."""
     scene = Scene(current=12)
     scene.pass_time(280)
-    scene.trail, scene.samples = Trail(), []
+    scene.history, scene.samples = ScalingHistory(), []
     scene.now += 400.0
     scene._since = scene.now
     assert words(scene, 280) == (12, limits.COOLDOWN)
@@ -91,7 +91,7 @@ def test_level_that_is_no_longer_enough_is_not_remembered() -> None:
     assert scene.memory.levels
     scene.arrival = 420.0
     scene.pass_time(60)
-    scene.arrival, scene.trail = 120.0, Trail()
+    scene.arrival, scene.history = 120.0, ScalingHistory()
     assert words(scene, 200)[0] == 12
 
 
@@ -231,7 +231,7 @@ def test_capacity_that_decisions_use_is_kept_for_the_next_process() -> None:
     scene.pass_time(400)
     assert scene.memory.capacity is not None
     assert scene.memory.capacity.rate == pytest.approx(55.0, rel=0.1)
-    scene.trail, scene.capacity = Trail(), None
+    scene.history, scene.capacity = ScalingHistory(), None
     scene.arrival = 240.0
     scene.pass_time(1200)
     assert scene.current == 6
@@ -430,4 +430,4 @@ def test_foreign_member_owns_nothing_of_the_measurement() -> None:
     foreign = MemberObservation(member_id="java", instance_id=None, client_id="java", host="", partitions={})
     scene.changes = {"members": (*scene.facts().members, foreign)}
     scene.pass_time(120)
-    assert scene.trail.measured
+    assert scene.history.measured

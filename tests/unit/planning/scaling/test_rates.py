@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_operator.planning.observation import MemberObservation, ProgressSample, WorkerObservation
-from fleet_operator.planning.scaling.capacity import busy_capacity, measure, percentile, with_reports
-from fleet_operator.planning.scaling.facts import rates_over, window
+from fleet_operator.planning.observation import GroupTransition, MemberObservation, ProgressSample, WorkerObservation
+from fleet_operator.planning.scaling.capacity import (
+    SETTLED_S,
+    Measurement,
+    busy_capacity,
+    measure_fleet,
+    percentile,
+    with_reports,
+)
+from fleet_operator.planning.scaling.facts import ENOUGH, rates_from, rates_over, window
 from fleet_operator.planning.scaling.load import find_stuck
-from fleet_operator.planning.scaling.rates import ENOUGH, rates_from
 from fleet_operator.planning.work import RecordInHand, WorkObservation
 from tests.unit.planning.scaling.scenes import Scene
 
@@ -34,7 +40,7 @@ def test_rates_are_those_from_the_first_sample_to_the_last() -> None:
 
 
 def test_offsets_that_go_back_have_no_rate() -> None:
-    """A topic that was made anew, or offsets that were reset."""
+    """A topic that was created again, or offsets that were reset."""
     rates = rates_over([sample(0, (50, 0), (100, 0)), sample(10, (0, 10), (5, 20))])
     assert rates is not None
     assert (rates.arrival, rates.commits) == ({B: 2}, {B: 1})
@@ -55,6 +61,17 @@ def test_window_is_the_shortest_that_spans_the_time() -> None:
 def backlog(step: int) -> list[ProgressSample]:
     """Worker of A handles 50 records a second of a backlog, B has nothing to do but what arrives."""
     return [sample(5.0 * n, (250 * n, 100 * n), (10_000 + 500 * n, 100 * n + (50 if step else 0))) for n in range(9)]
+
+
+def measure(
+    samples: list[ProgressSample], members: list[MemberObservation], *, stable_since: float, commit_interval_s: float
+) -> Measurement | None:
+    facts = replace(Scene().facts(), members=tuple(members), commit_interval_s=commit_interval_s)
+    assert facts.observed is not None
+    stable = GroupTransition(before="Unknown", after="Stable", at=stable_since - SETTLED_S)
+    return measure_fleet(
+        replace(facts, observed=replace(facts.observed, samples=tuple(samples), transitions=(stable,)))
+    )
 
 
 def test_capacity_is_that_of_the_workers_with_a_backlog() -> None:
@@ -123,8 +140,8 @@ def test_stuck_partition_has_a_lag_and_no_commit_while_its_worker_keeps_up_with_
     assert stuck(moving, member(0, 1)) == {A}
     assert stuck(moving, member(0), member(1)) == {A}
     assert stuck(moving[:6], member(0, 1)) == frozenset(), "not for long enough"
-    standing = [sample(5.0 * n, (100, 50), (200 + n, 60 * n)) for n in range(14)]
-    assert stuck(standing, member(0, 1)) == frozenset(), "nothing moves: the group stands"
+    still = [sample(5.0 * n, (100, 50), (200 + n, 60 * n)) for n in range(14)]
+    assert stuck(still, member(0, 1)) == frozenset(), "nothing moves: the whole group makes no progress"
     quiet = [sample(5.0 * n, (100, 50 * n), (100, 60 * n)) for n in range(14)]
     assert stuck(quiet, member(0, 1)) == frozenset(), "nothing waits"
     assert stuck(moving) == frozenset(), "nobody owns it"
@@ -150,41 +167,41 @@ def test_record_may_take_its_time_where_no_worker_is_heard() -> None:
 
 
 def test_capacity_is_records_by_busy_second_without_any_backlog() -> None:
-    readings = with_reports({}, [reported(10.0, 500, at=100.0)], 100.0)
-    assert busy_capacity(readings, 100.0) is None, "one reading is no rate"
-    readings = with_reports(readings, [reported(13.0, 680, at=130.0)], 130.0)
-    assert busy_capacity(readings, 130.0) == 60.0
+    samples = with_reports({}, [reported(10.0, 500, at=100.0)], 100.0)
+    assert busy_capacity(samples, 100.0) is None, "one sample is no rate"
+    samples = with_reports(samples, [reported(13.0, 680, at=130.0)], 130.0)
+    assert busy_capacity(samples, 130.0) == 60.0
 
 
 def test_capacity_of_slow_records_takes_a_longer_window() -> None:
-    readings = dict[str, tuple[object, ...]]()
+    samples = dict[str, tuple[object, ...]]()
     for step in range(31):
         reports = [reported(24.0 * step, step, at=30.0 * step)]
-        readings = with_reports(readings, reports, 30.0 * step)  # type: ignore[arg-type,assignment]
-    assert busy_capacity(readings, 900.0) == pytest.approx(1.0 / 24.0)  # type: ignore[arg-type]
-    assert len(readings["orders-0"]) < 20
+        samples = with_reports(samples, reports, 30.0 * step)  # type: ignore[arg-type,assignment]
+    assert busy_capacity(samples, 900.0) == pytest.approx(1.0 / 24.0)  # type: ignore[arg-type]
+    assert len(samples["orders-0"]) < 20
 
 
 def test_handler_that_became_slower_shows_within_half_a_minute() -> None:
-    readings = with_reports({}, [reported(0.0, 0, at=0.0)], 0.0)
+    samples = with_reports({}, [reported(0.0, 0, at=0.0)], 0.0)
     for second in range(10, 610, 10):
         records = 60 * second if second <= 570 else 60 * 570 + 12 * (second - 570)
-        readings = with_reports(readings, [reported(float(second), records, at=float(second))], float(second))
-    assert busy_capacity(readings, 600.0) == 12.0
+        samples = with_reports(samples, [reported(float(second), records, at=float(second))], float(second))
+    assert busy_capacity(samples, 600.0) == 12.0
 
 
-def test_worker_that_began_anew_is_measured_from_its_beginning() -> None:
-    readings = with_reports({}, [reported(500.0, 30_000, at=0.0)], 0.0)
-    readings = with_reports(readings, [reported(1.0, 20, at=10.0)], 10.0)
-    assert busy_capacity(readings, 10.0) is None
-    readings = with_reports(readings, [reported(11.0, 220, at=20.0)], 20.0)
-    assert busy_capacity(readings, 20.0) == 20.0
+def test_worker_that_began_again_is_measured_from_its_beginning() -> None:
+    samples = with_reports({}, [reported(500.0, 30_000, at=0.0)], 0.0)
+    samples = with_reports(samples, [reported(1.0, 20, at=10.0)], 10.0)
+    assert busy_capacity(samples, 10.0) is None
+    samples = with_reports(samples, [reported(11.0, 220, at=20.0)], 20.0)
+    assert busy_capacity(samples, 20.0) == 20.0
 
 
 def test_worker_that_is_gone_is_forgotten() -> None:
-    readings = with_reports({}, [reported(1.0, 20, at=0.0), reported(1.0, 20, at=0.0, pod="orders-1")], 0.0)
-    readings = with_reports(readings, [reported(2.0, 40, at=1000.0)], 1000.0)
-    assert set(readings) == {"orders-0"}
+    samples = with_reports({}, [reported(1.0, 20, at=0.0), reported(1.0, 20, at=0.0, pod="orders-1")], 0.0)
+    samples = with_reports(samples, [reported(2.0, 40, at=1000.0)], 1000.0)
+    assert set(samples) == {"orders-0"}
 
 
 def test_rate_of_few_records_is_that_of_a_longer_window_and_near_the_mean() -> None:

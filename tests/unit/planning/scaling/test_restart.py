@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet_operator.planning.scaling.decision import ScaleDecision
+from fleet_operator.planning.scaling.history import ScalingHistory
 from fleet_operator.planning.scaling.policy import decide
-from fleet_operator.planning.scaling.trail import Trail
 from fleet_operator.planning.state.sizing import Capacity
 from tests.unit.planning.scaling.scenes import NOW, REVISION, Scene
 
@@ -23,7 +23,7 @@ class Restarted(Scene):
     others: list[tuple[ScaleDecision, ScaleDecision]] = field(default_factory=list)
 
     def decide(self) -> ScaleDecision:
-        first, _ = decide(self.facts(), Trail(), self.now)
+        first, _ = decide(self.facts(), ScalingHistory(), self.now)
         decision = super().decide()
         if first.replicas != decision.replicas:
             self.others.append((decision, first))
@@ -80,7 +80,7 @@ def test_restarts_delay_what_a_fleet_does_by_little() -> None:
                 if scene.current != before:
                     seen.append((scene.current, scene.now))
                 if restarts and second % 100 == 90:
-                    scene.trail = Trail()
+                    scene.history = ScalingHistory()
         times[restarts] = seen
     assert [count for count, _ in times[True]] == [count for count, _ in times[False]] == [12, 2]
     for (_, late), (_, early) in zip(times[True], times[False], strict=True):

@@ -143,8 +143,8 @@ def test_bounds_stay_until_the_time_that_is_named(cron: str, day: str, seconds: 
     wanted = scaling({"cron": cron, "durationSeconds": seconds, "minReplicas": 5, "timeZone": "Europe/Berlin"})
     begin = at(f"{day}T00:00:00Z") - 2 * 3600
     seen = bounds_at(wanted, begin)
-    for look in range(5 * 20):
-        now = begin + 180.0 * look
+    for step in range(5 * 20):
+        now = begin + 180.0 * step
         found = bounds_at(wanted, now)
         assert found.until is not None
         assert found.until > now
@@ -165,8 +165,8 @@ def test_start_on_a_leap_day_is_awaited_for_years() -> None:
         ({"cron": "0 0 30 2 *"}, "cron '0 0 30 2 *' has a bad day-of-month"),
         ({"cron": "0 0 * * FRI-SUN"}, "cron '0 0 * * FRI-SUN' has a bad day-of-week"),
         ({"cron": "0 0 8 * * *"}, "cron '0 0 8 * * *' needs five fields"),
-        ({"timeZone": "Europe/Bielefeld"}, "timeZone 'Europe/Bielefeld' is no time zone"),
-        ({"timeZone": "Europe"}, "timeZone 'Europe' is no time zone"),
+        ({"timeZone": "Europe/Bielefeld"}, "timeZone 'Europe/Bielefeld' is not a time zone"),
+        ({"timeZone": "Europe"}, "timeZone 'Europe' is not a time zone"),
     ],
 )
 def test_schedule_that_cannot_be_read_is_named_and_bounds_nothing(changes: dict[str, Any], named: str) -> None:

@@ -47,7 +47,7 @@ def test_fields_of_a_newer_operator_are_kept_and_ours_are_replaced() -> None:
         ({"version": 2}, "has version 2"),
         ({"version": "1"}, "has version"),
         ({"upgrade": 7}, "upgrade"),
-        ({"upgrade": {"image": "two words"}}, r"upgrade\.image"),
+        ({"upgrade": {"image": ["worker:1"]}}, r"upgrade\.image"),
         ({"upgrade": {"last": {"phase": "Else"}}}, r"upgrade\.last\.phase"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The marks of a fleet's revisions, as the group's state keeps them."""
+"""The verdicts of a fleet's revisions, as the group's state keeps them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fleet_operator.planning.state.document import UnreadableStateError, read_state, write_state
-from fleet_operator.planning.state.group import FleetState, GroupState, RevisionMark, RevisionState
+from fleet_operator.planning.state.group import FleetState, GroupState, RevisionState, RevisionVerdict
 
 NOW = 1_800_000_000.0
-GOOD = RevisionMark(state=RevisionState.GOOD, since=NOW, checked=True)
-REFUSED = RevisionMark(
+GOOD = RevisionVerdict(state=RevisionState.GOOD, since=NOW, checked=True)
+REFUSED = RevisionVerdict(
     state=RevisionState.REFUSED,
     since=NOW,
     reason="HandlerImportFailed",
@@ -28,28 +28,32 @@ def read(document: dict[str, Any]) -> FleetState:
 
 @pytest.mark.parametrize(
     "fleet",
-    [FleetState(wanted="b", marks={"a": GOOD, "b": REFUSED}), FleetState(marks={"a": RevisionMark()}), FleetState()],
+    [
+        FleetState(wanted="b", verdicts={"a": GOOD, "b": REFUSED}),
+        FleetState(verdicts={"a": RevisionVerdict()}),
+        FleetState(),
+    ],
     ids=["full", "new", "empty"],
 )
 def test_document_is_read_back(fleet: FleetState) -> None:
     assert read(json.loads(json.dumps(write_state(GroupState(fleet=fleet), {}))).get("fleet", {})) == fleet
 
 
-def test_fields_of_a_mark_at_their_default_are_left_out() -> None:
-    written = write_state(GroupState(fleet=FleetState(marks={"a": RevisionMark(), "b": GOOD})), {})
-    assert written["fleet"] == {"marks": {"a": {}, "b": {"state": "Good", "since": NOW, "checked": True}}}
+def test_fields_of_a_verdict_at_their_default_are_left_out() -> None:
+    written = write_state(GroupState(fleet=FleetState(verdicts={"a": RevisionVerdict(), "b": GOOD})), {})
+    assert written["fleet"] == {"verdicts": {"a": {}, "b": {"state": "Good", "since": NOW, "checked": True}}}
 
 
 @pytest.mark.parametrize(
     "document",
     [
         {"wanted": 7},
-        {"marks": ["a"]},
-        {"marks": {"a": "Good"}},
-        {"marks": {"a": {"state": "Excellent"}}},
-        {"marks": {"a": {"since": "yesterday"}}},
-        {"marks": {"a": {"checked": "perhaps"}}},
-        {"marks": {"a": {"reason": None}}},
+        {"verdicts": ["a"]},
+        {"verdicts": {"a": "Good"}},
+        {"verdicts": {"a": {"state": "Excellent"}}},
+        {"verdicts": {"a": {"since": "yesterday"}}},
+        {"verdicts": {"a": {"checked": "perhaps"}}},
+        {"verdicts": {"a": {"reason": None}}},
     ],
 )
 def test_document_of_somebody_else_is_not_read(document: dict[str, Any]) -> None:
@@ -59,8 +63,8 @@ def test_document_of_somebody_else_is_not_read(document: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("marks", "ran"),
-    [({}, False), ({"a": RevisionMark(checked=True), "b": REFUSED}, False), ({"a": GOOD, "b": REFUSED}, True)],
+    ("verdicts", "ran"),
+    [({}, False), ({"a": RevisionVerdict(checked=True), "b": REFUSED}, False), ({"a": GOOD, "b": REFUSED}, True)],
 )
-def test_fleet_with_a_good_revision_ran_once(marks: dict[str, RevisionMark], ran: bool) -> None:
-    assert FleetState(marks=marks).was_good is ran
+def test_fleet_with_a_good_revision_ran_once(verdicts: dict[str, RevisionVerdict], ran: bool) -> None:
+    assert FleetState(verdicts=verdicts).was_good is ran

@@ -30,7 +30,7 @@ FULL = SizingState(
     growth=Growth(before=3, after=6, commits=120.5, at=NOW),
     bound=Bound(count=3, until=NOW + 3600, reached=150.0, tries=2),
     levels=(Level(count=3, since=NOW - 100), Level(count=4, since=NOW - 200)),
-    looked_at=NOW,
+    known_at=NOW,
     probed=True,
     replicas=1,
     capacity=Capacity(rate=55.5, revision="0a1b2c3d4e", at=NOW - 500),
@@ -44,6 +44,13 @@ def read(document: dict[str, Any]) -> SizingState:
 @pytest.mark.parametrize("memory", [FULL, SizingState(count=0), SizingState()], ids=["full", "asleep", "empty"])
 def test_document_is_read_back(memory: SizingState) -> None:
     assert read(json.loads(json.dumps(write_state(GroupState(sizing=memory), {}))).get("sizing", {})) == memory
+
+
+@pytest.mark.parametrize("rate", [1e-9, 4e-7, 1e-6, 0.25, 1e9, 1e12])
+def test_any_measured_capacity_is_read_back(rate: float) -> None:
+    """Workers report it, and may run any image."""
+    memory = SizingState().with_capacity(rate, "0a1b2c3d4e", NOW)
+    assert read(write_state(GroupState(sizing=memory), {})["sizing"]) == memory
 
 
 @pytest.mark.parametrize(
@@ -96,12 +103,12 @@ def test_young_level_is_not_remembered_and_one_that_is_gone_leaves_at_once() -> 
     young, old = Level(count=3, since=NOW - LEVEL_YOUNG_S + 1), Level(count=4, since=NOW - 500)
     assert SizingState().with_levels([young, old], NOW).levels == (old,)
     assert FULL.with_levels([FULL.levels[1]], NOW).levels == (FULL.levels[1],)
-    assert FULL.with_levels([], NOW) == replace(FULL, levels=(), looked_at=None)
+    assert FULL.with_levels([], NOW) == replace(FULL, levels=(), known_at=None)
 
 
 def test_levels_cost_one_write_a_minute() -> None:
     assert FULL.with_levels(FULL.levels, NOW + 50) == FULL
-    assert FULL.with_levels(FULL.levels, NOW + 60).looked_at == NOW + 60
+    assert FULL.with_levels(FULL.levels, NOW + 60).known_at == NOW + 60
 
 
 def test_levels_count_after_a_restart_and_not_after_a_long_absence() -> None:
@@ -128,10 +135,10 @@ def test_bound_of_a_clock_that_was_ahead_is_none() -> None:
 )
 def test_capacity_is_kept_in_steps_of_a_tenth(rate: float | None, revision: str | None, kept: float) -> None:
     """Each is a write to the API server."""
-    noted = FULL.with_capacity(rate, revision, NOW).capacity
-    assert noted is not None
-    assert noted.rate == kept
-    assert noted.revision == (revision if rate and revision else "0a1b2c3d4e")
+    recorded = FULL.with_capacity(rate, revision, NOW).capacity
+    assert recorded is not None
+    assert recorded.rate == kept
+    assert recorded.revision == (revision if rate and revision else "0a1b2c3d4e")
 
 
 def test_step_of_a_clock_that_was_ahead_is_not_counted() -> None:

@@ -123,7 +123,7 @@ def test_same_facts_give_the_same_status_however_often(given: ConsumerGroupFacts
 
 
 def test_observer_that_hangs_is_found_out() -> None:
-    """Its last look stays good for a while; then what it saw counts as unknown, once and without an age."""
+    """Its last observation stays good for a while; then what it saw counts as unknown, once and without an age."""
     before = project(facts())
     status = project(facts(now=NOW + 90), before, NOW + 90)
     assert condition(status, "ClusterReachable") == ("False", "ObservationStale")
@@ -133,7 +133,7 @@ def test_observer_that_hangs_is_found_out() -> None:
     assert project(facts(now=NOW + 9000), status, NOW + 9000) == status
 
 
-def test_later_look_at_the_same_group_changes_nothing() -> None:
+def test_later_poll_of_the_same_group_changes_nothing() -> None:
     once = project(facts())
     later = observed_group(observed_at=NOW + 500)
     assert project(facts(observation=observation(later)), once, NOW + 501) == once
@@ -176,9 +176,9 @@ def test_group_that_alone_could_not_be_asked_keeps_its_values_too() -> None:
     assert condition(status, "ClusterReachable") == ("True", "Reached")
 
 
-def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
+def test_poll_that_failed_changes_no_status_until_enough_have_failed() -> None:
     before = project(facts())
-    lost = replace(unreachable(), doubtful=True)
+    lost = replace(unreachable(), unconfirmed=True)
     assert project(facts(observation=lost), before, NOW + 10) == before
     assert project(facts(observation=unreachable()), before, NOW + 60)["state"] == "Unknown"
     hanging = project(facts(observation=lost, now=NOW + 600), before, NOW + 600)
@@ -187,7 +187,7 @@ def test_look_that_failed_changes_no_status_until_enough_have_failed() -> None:
 
 def test_group_keeps_its_status_while_its_coordinator_moves() -> None:
     before = project(facts())
-    moving = observation(observed_group(error="CoordinatorNotAvailable", failing_since=NOW, doubtful=True))
+    moving = observation(observed_group(error="CoordinatorNotAvailable", failing_since=NOW, unconfirmed=True))
     assert project(facts(observation=moving), before, NOW + 10) == before
 
 
@@ -237,7 +237,7 @@ def test_root_cause_is_reported_when_the_fleet_does_not_work(why: str, changes: 
 
 
 def test_spec_problems_come_before_their_consequences() -> None:
-    """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be mended."""
+    """Without a KafkaCluster the check cannot run and the topics are unknown: only the first can be corrected."""
     given = brand_new(
         cluster=cluster_not_found("shop", "main"),
         rollout=cause(RolloutPhase.HELD, "ClusterNotFound"),
@@ -318,8 +318,8 @@ def test_stuck_partitions_stay_while_their_worker_cannot_be_asked() -> None:
     assert message(before, "Stuck") == message(before, "Degraded") == said
     silent = project(facts(workers=()), before, NOW + 5)
     assert silent["stuckPartitions"] == before["stuckPartitions"]
-    mended = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)
-    assert (mended["stuckPartitions"], condition(mended, "Stuck")) == ([], ("False", "AllPartitionsMove"))
+    fixed = project(facts(workers=(replace(telling, stuck=()),)), silent, NOW + 10)
+    assert (fixed["stuckPartitions"], condition(fixed, "Stuck")) == ([], ("False", "AllPartitionsMove"))
     gone = project(facts(pods=pods(1)), before, NOW + 5)
     assert gone["stuckPartitions"] == []
 
@@ -408,7 +408,7 @@ def test_missing_commit_under_the_policy_none_is_what_workers_stop_at() -> None:
     status = project(facts(group=group, observation=seen))
     assert condition(status, "LagKnown") == ("False", "NotCommittedYet")
     told = message(status, "LagKnown")
-    assert "a worker commits it when it begins" not in told
+    assert "a worker commits this offset when it starts" not in told
     assert "orders-1, orders-2, orders-3" in told
     assert "autoOffsetReset is None" in told
     assert "OffsetReset" in told

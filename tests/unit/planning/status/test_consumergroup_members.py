@@ -48,7 +48,7 @@ def test_foreign_members_are_reported_and_listed_last() -> None:
 
 
 def too_long(value: object, schema: Mapping[str, Any], path: str = "") -> list[str]:
-    """Texts of a status that the CRD refuses, and with them the whole status."""
+    """Strings of a status that the CRD refuses, and with them the whole status."""
     if isinstance(value, Mapping):
         fields = schema.get("properties", {})
         return [found for key in value for found in too_long(value[key], fields[key], f"{path}.{key}")]

@@ -10,7 +10,7 @@ from fleet_consumer.contract import naming
 from fleet_operator.api.v1alpha1.conditions import find_condition
 from fleet_operator.planning.observation import BrokerInfo, ClusterObservation, OffsetsTopicInfo
 from fleet_operator.planning.status.kafkacluster import find_crowded, project_kafkacluster_status
-from fleet_operator.reconcilers.transitions import turns
+from fleet_operator.reconcilers.transitions import find_transitions
 from tests.unit.planning import builders
 from tests.unit.planning.builders import NOW, kafka_cluster, observation, unreachable
 from tests.unit.planning.status.projecting import project as project_group
@@ -91,7 +91,7 @@ def test_lost_broker_is_counted_and_the_groups_without_a_coordinator_are_named()
     assert found[:2] == ("False", "PartitionsOffline")
     assert "1 of 50 partitions" in found[2]
     assert "orders" in found[2]
-    assert found[2].endswith("start the brokers that hold them: 2")
+    assert found[2].endswith("start the brokers that host these partitions: 2")
     back = replace(lost, brokers=THREE, offsets_topic=replace(topic, leaders=(1,) * 50))
     assert condition(project(back, status), "CoordinatorsAvailable")[:2] == ("True", "AllCoordinated")
 
@@ -113,6 +113,6 @@ def test_group_whose_coordinator_is_crowded_is_told_once() -> None:
     assert "crowded" not in before["coordinator"]
     after = project_group(builders.facts(cluster=full), before)
     assert after["coordinator"] == before["coordinator"] | {"crowded": True}
-    told = [(turn.type, turn.reason) for turn in turns(before, after)]
+    told = [(transition.type, transition.reason) for transition in find_transitions(before, after)]
     assert told == [("Warning", "CoordinatorCrowded")]
-    assert turns(after, project_group(builders.facts(cluster=full), after)) == []
+    assert find_transitions(after, project_group(builders.facts(cluster=full), after)) == []

@@ -141,7 +141,7 @@ def topic(**changes: Any) -> OffsetsTopicInfo:
             {"offsets_topic": topic(replication_factor=1)},
             "False",
             "ReplicationTooLow",
-            "only 2 brokers live",
+            "only 2 brokers are live",
         ),
         (
             "not compacted",
@@ -162,13 +162,13 @@ def topic(**changes: Any) -> OffsetsTopicInfo:
     ],
 )
 def test_offsets_topic(why: str, seen: dict[str, Any], status: str, reason: str, remedy: str) -> None:
-    wishes = {"partitions": 50, "replicationFactor": 3, "segmentBytes": 104_857_600}
-    found = condition(project(observation(**seen), cluster=kafka_cluster(offsetsTopic=wishes)), "OffsetsTopicSized")
+    settings = {"partitions": 50, "replicationFactor": 3, "segmentBytes": 104_857_600}
+    found = condition(project(observation(**seen), cluster=kafka_cluster(offsetsTopic=settings)), "OffsetsTopicSized")
     assert found[:2] == (status, reason), why
     assert remedy in found[2]
 
 
-def test_one_broker_needs_no_wishes() -> None:
+def test_one_broker_needs_no_settings() -> None:
     """A cluster for development has one replica of everything, and any number of partitions."""
     small = topic(partitions=10, replication_factor=1, segment_bytes=1_048_576)
     seen = observation(offsets_topic=small, broker_offsets_partitions=10, brokers=(BrokerInfo(1, "kafka", 9092),))

@@ -25,7 +25,7 @@ def test_fleet_that_is_down_for_a_reset_is_neither_ready_nor_complete() -> None:
 
 
 @pytest.mark.parametrize("reason", ["", "StoppingWorkers", "NotYetObserved"])
-def test_reset_on_its_way_is_nothing_to_look_at(reason: str) -> None:
+def test_reset_on_its_way_is_no_problem(reason: str) -> None:
     assert condition(held(reason), "Degraded")[0] == "False"
 
 

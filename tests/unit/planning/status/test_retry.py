@@ -17,9 +17,9 @@ from fleet_operator.planning.observation import (
     WorkerObservation,
 )
 from fleet_operator.planning.retry.intent import RetryIntent
-from fleet_operator.planning.status.problems import find_problems
+from fleet_operator.planning.status.problems import find_problem
 from fleet_operator.planning.status.retry import retry_status
-from fleet_operator.reconcilers.transitions import turns
+from fleet_operator.reconcilers.transitions import find_transitions
 from tests.unit.planning.builders import NOW, consumer_group, facts, kafka_cluster, observation, observed_group
 from tests.unit.planning.status.projecting import condition, message, project
 
@@ -58,7 +58,6 @@ def test_unobservable_values_keep_the_last_one_and_are_never_zero() -> None:
     assert shown(flow(waiting=None, due_lag=None, error="NotObserved"), before) == before
     assert shown(flow(waiting=7, due_lag=None), before) == before
     assert shown(None, before) == before
-    assert retry_status(None, INTENT, before) == before
     assert "waiting" not in shown(flow(waiting=None))
 
 
@@ -85,7 +84,7 @@ def test_expired_records_are_counted_once_whoever_sees_them() -> None:
     assert shown(with_gaps(), after)["expired"] == 16
 
 
-def test_expired_records_of_a_topic_made_anew_are_counted_from_its_beginning() -> None:
+def test_expired_records_of_a_topic_created_again_are_counted_from_its_beginning() -> None:
     before = shown(with_gaps(Gap(RETRY, 0, 10, 15)))
     gone = flow(topics={RETRY: ManagedTopic(waiting=0, error="TopicNotFound")})
     between = shown(gone, before)
@@ -107,11 +106,11 @@ def test_gaps_in_other_topics_than_the_groups_own_count_for_nothing() -> None:
 def test_loss_makes_one_event() -> None:
     before = {"retry": shown(with_gaps(Gap(RETRY, 0, 10, 15)))}
     after = {"retry": shown(with_gaps(Gap(RETRY, 0, 10, 17)), before["retry"])}
-    (turn,) = turns(before, after)
-    assert (turn.type, turn.reason) == ("Warning", "RetriesExpired")
-    assert RETRY in turn.note
-    assert turn.note.endswith("lost: 2, 7 in all")
-    assert turns(after, after) == []
+    (transition,) = find_transitions(before, after)
+    assert (transition.type, transition.reason) == ("Warning", "RetriesExpired")
+    assert RETRY in transition.note
+    assert transition.note.endswith("lost: 2, 7 in all")
+    assert find_transitions(after, after) == []
 
 
 def test_record_that_has_just_become_due_is_not_late() -> None:
@@ -185,13 +184,14 @@ def test_topics_of_the_flow_are_part_of_topics_ready() -> None:
 def test_waiting_records_are_reported_after_retries_end() -> None:
     """Nobody reads them, and nothing else would say so."""
 
-    def told(waiting: int) -> list[str]:
+    def told(waiting: int) -> str | None:
         seen = observed_group(retry=RetryObservation(observed_at=NOW, waiting=waiting, due_lag=waiting))
         ended = RetryIntent(policy="standard", current="a1b2c3d4e5", ending=True, ended=True)
-        return [found.reason for found in find_problems(facts(observation=observation(seen), retry=ended))]
+        problem = find_problem(facts(observation=observation(seen), retry=ended))
+        return problem.reason if problem is not None else None
 
-    assert told(3) == ["RetryNotConfigured"]
-    assert told(0) == []
+    assert told(3) == "RetryNotConfigured"
+    assert told(0) is None
 
 
 def test_topics_on_another_cluster_are_not_reported_as_created() -> None:

@@ -142,8 +142,8 @@ def test_first_revision_that_never_becomes_ready_is_refused_with_nothing_serving
     [
         ("may be created", "ClusterNotFound", ("True", "Waiting")),
         ("may be created", "HandlerSourceNotFound", ("True", "Waiting")),
-        ("no time mends it", "TopicPatternRefused", ("False", "Refused")),
-        ("no time mends it", "TemplateRefused", ("False", "Refused")),
+        ("time does not correct it", "TopicPatternRefused", ("False", "Refused")),
+        ("time does not correct it", "TemplateRefused", ("False", "Refused")),
     ],
 )
 def test_spec_that_cannot_become_a_revision(why: str, reason: str, progressing: tuple[str, str]) -> None:

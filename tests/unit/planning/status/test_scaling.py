@@ -50,7 +50,7 @@ def test_fleet_of_a_fixed_size_has_no_entry() -> None:
     assert condition(status, "ScalingActive") == ("False", "FixedReplicas")
 
 
-def test_numbers_that_move_a_little_are_not_written_anew() -> None:
+def test_numbers_that_move_a_little_are_not_written_again() -> None:
     before = project(scaled(keep()))
     near = ScaleInputs(arrival=200.0, capacity=80.0, raw=3.9, useful=3)
     assert project(scaled(keep(inputs=near, reason="other words")), before, NOW + 60) == before

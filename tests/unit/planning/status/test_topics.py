@@ -75,7 +75,7 @@ def test_pattern_without_a_match_is_reported() -> None:
     assert "'^invoices'" in message(status, "TopicsReady")
 
 
-def test_topics_of_a_pattern_are_unknown_until_a_look_was_taken_with_it() -> None:
+def test_topics_of_a_pattern_are_unknown_until_a_poll_was_made_with_it() -> None:
     group = consumer_group(**PATTERN)
     status = project(facts(group=group, observation=observation(topics=TWO_MATCH, matches={"^others": ()})))
     assert condition(status, "TopicsReady") == ("Unknown", "NotYetObserved")

@@ -258,7 +258,7 @@ def test_cause_is_known_while_the_rebalance_lasts() -> None:
 
 
 @pytest.mark.parametrize("gone", [(EMPTY, DEAD), (EMPTY,)])
-def test_generation_of_a_group_that_was_made_anew_counts_from_its_own_reports(gone: tuple[str, ...]) -> None:
+def test_generation_of_a_group_that_was_created_again_counts_from_its_own_reports(gone: tuple[str, ...]) -> None:
     mirror = Mirror().sees(STABLE, A)
     mirror.sees(STABLE, A).writes(worker(0, 9, heard_at=mirror.now))
     for state in gone:
@@ -321,4 +321,4 @@ def test_message_about_a_long_rebalance_stays_the_same() -> None:
     mirror.now += 200
     assert message(mirror.sees(PREPARING, A).writes().status, "Degraded") == first
     slow = worker(0, 3, heard_at=mirror.now, state=PREPARING, revoking=True)
-    assert "handlers that hold partitions, in orders-fleet-0" in message(mirror.writes(slow).status, "Degraded")
+    assert "have not released their partitions, in orders-fleet-0" in message(mirror.writes(slow).status, "Degraded")

@@ -10,9 +10,9 @@ import pytest
 from fleet_consumer.contract.backfill_ledger import RunProblem
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP, CONSUMER_GROUP, OPERATOR_STATE, POD, SPARK_APPLICATION
 from fleet_operator.planning.backfill.attempts import FAILURES_MAX
-from fleet_operator.planning.backfill.ranges import TopicReading
+from fleet_operator.planning.backfill.ranges import TopicOffsets
 from tests.unit.planning import builders
-from tests.unit.reconcilers.backfill.world import World, covered, reading, run
+from tests.unit.reconcilers.backfill.world import World, covered, run, topic_offsets
 
 
 def test_backfill_resolves_runs_and_ends() -> None:
@@ -26,8 +26,8 @@ def test_backfill_resolves_runs_and_ends() -> None:
         assert covered(world.played) == [1] * 20
         assert world.launched == ["again-1"]
         before = list(world.kube.writes)
-        await world.look()
-        await world.look()
+        await world.reconcile()
+        await world.reconcile()
         assert world.kube.writes == before, "a finished Backfill is left alone"
 
     run(life)
@@ -35,7 +35,7 @@ def test_backfill_resolves_runs_and_ends() -> None:
 
 def test_dead_drivers_are_followed_by_others_behind_the_last_slice() -> None:
     async def life(world: World) -> None:
-        world.ends = {1: ("amid", 143, {}), 2: ("after", 1, {}), 3: ("amid", 21, {"reason": "BrokerUnreachable"})}
+        world.ends = {1: ("during", 143, {}), 2: ("after", 1, {}), 3: ("during", 21, {"reason": "BrokerUnreachable"})}
         world.backfill()
         await world.live(200)
         assert world.status()["phase"] == "Succeeded"
@@ -92,7 +92,7 @@ def test_completed_application_without_a_last_word_is_no_success() -> None:
 def test_next_attempt_waits_until_no_pod_is_left() -> None:
     async def life(world: World) -> None:
         world.lingering = True
-        world.ends = {1: ("amid", 143, {})}
+        world.ends = {1: ("during", 143, {})}
         world.backfill()
         await world.live(60)
         assert (world.launched, world.reason()) == (["again-1"], "WaitingForLastRun")
@@ -111,7 +111,7 @@ def test_pod_that_outlives_its_failed_application_is_removed_with_it() -> None:
         world.ends = {1: ("before", 1, {})}
         world.backfill()
         await world.live(until=lambda: world.reason() == "WaitingForLastRun")
-        assert list(world.applications()) == [1], "it may end by itself"
+        assert list(world.applications()) == [1], "it may end on its own"
         await world.live()
         assert (world.status()["phase"], world.at_work_most) == ("Succeeded", 1)
         assert world.launched == ["again-1", "again-2"]
@@ -155,7 +155,7 @@ def test_rate_reaches_a_running_driver() -> None:
         await world.live(until=lambda: bool(world.played))
         assert world.control().records_per_second == 5
         world.backfill(rate={"recordsPerSecond": 7})
-        await world.look()
+        await world.reconcile()
         assert world.control().records_per_second == 7
 
     run(life)
@@ -169,17 +169,17 @@ def test_guard_pauses_while_the_live_group_is_behind_or_unknown() -> None:
         assert guard is not None
         assert not guard.pause
         world.sight.seen = builders.observation(observed_at=builders.NOW + 30, groups={})
-        await world.look()
+        await world.reconcile()
         later = world.control().guard
         assert later is not None
-        assert (later.pause, "not known" in later.message, later.look != guard.look) == (True, True, True)
+        assert (later.pause, "unknown" in later.message, later.checked != guard.checked) == (True, True, True)
 
     run(life)
 
 
 def test_empty_range_succeeds() -> None:
     async def life(world: World) -> None:
-        world.sight.reading = lambda question: reading(
+        world.sight.answer = lambda question: topic_offsets(
             ends={0: 0, 1: 0}, end={0: None, 1: None}, first={0: None, 1: None}
         )
         world.backfill()
@@ -205,11 +205,11 @@ def test_missing_spark_is_waited_for() -> None:
 
 def test_topic_is_unknown_only_after_several_answers() -> None:
     async def life(world: World) -> None:
-        answers = [TopicReading(partitions=None), TopicReading(partitions=None), reading()]
-        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 3) - 1]
+        answers = [TopicOffsets(partitions=None), TopicOffsets(partitions=None), topic_offsets()]
+        world.sight.answer = lambda question: answers[min(len(world.sight.questions), 3) - 1]
         world.backfill()
         await world.live(until=lambda: len(world.sight.questions) == 2)
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.reason()) == ("Resolving", "SourceTopicNotFound")
         await world.live()
         assert world.status()["phase"] == "Succeeded"
@@ -219,7 +219,7 @@ def test_topic_is_unknown_only_after_several_answers() -> None:
 
 def test_unknown_topic_fails() -> None:
     async def life(world: World) -> None:
-        world.sight.reading = lambda question: TopicReading(partitions=None)
+        world.sight.answer = lambda question: TopicOffsets(partitions=None)
         world.backfill()
         await world.live()
         assert (world.status()["phase"], world.reason(), len(world.sight.questions)) == (
@@ -236,10 +236,10 @@ def test_damaged_ledger_is_neither_a_beginning_nor_an_end(damage: str) -> None:
     async def life(world: World) -> None:
         world.backfill()
         await world.live(until=lambda: bool(world.played))
-        world.note(damage)
-        await world.look()
+        world.write_ledger(damage)
+        await world.reconcile()
         assert (world.status()["phase"], world.reason()) == ("Failed", "LedgerUnreadable")
-        await world.look()
+        await world.reconcile()
         assert world.applications() == {}, "its application is deleted once the end is on record"
 
     run(life)
@@ -259,12 +259,12 @@ def test_ledger_that_was_set_back_is_no_beginning(restarted: bool) -> None:
         old = world.ledger()
         assert old is not None
         await world.live(until=lambda: done(world) == 3)
-        await world.look()
+        await world.reconcile()
         if restarted:
             world.kube.objects[BACKFILL.kind, "shop", "again"]["status"] = {}
             world.start()
-        world.note(old)
-        await world.look()
+        world.write_ledger(old)
+        await world.reconcile()
         assert (world.status()["phase"], world.reason()) == ("Failed", "LedgerUnreadable")
 
     run(life)
@@ -287,9 +287,9 @@ def test_deleted_group_cancels() -> None:
         world.backfill()
         await world.live(until=lambda: bool(world.played))
         del world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.reason("Failed")) == ("Cancelled", "GroupDeleted")
-        await world.look()
+        await world.reconcile()
         assert world.applications() == {}
 
     run(life)
@@ -299,7 +299,7 @@ def test_application_that_somebody_deletes_is_a_failed_attempt() -> None:
     async def life(world: World) -> None:
         world.backfill()
         await world.live(until=lambda: bool(world.played))
-        await world.look()
+        await world.reconcile()
         del world.kube.objects[SPARK_APPLICATION.kind, "shop", "again-1"]
         await world.live(100)
         assert (world.status()["phase"], world.launched) == ("Succeeded", ["again-1", "again-2"])
@@ -319,7 +319,7 @@ def test_driver_that_never_runs_is_a_failed_attempt_with_its_pods_reason() -> No
         world._set(pod, {"phase": "Pending", "containerStatuses": [{"state": {"waiting": waiting}}]})
         world.say(1, "SUBMITTED")
         for _ in range(12):
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(5.0)
         end = world.status()["lastEnded"]
         assert (end["attempt"], end["reason"], end["failuresInARow"]) == (1, "ErrImagePull", 1)
@@ -333,12 +333,12 @@ def test_application_that_nobody_takes_is_pending_and_made_again() -> None:
     async def life(world: World) -> None:
         world.backfill(deadlines={"startSeconds": 30})
         for _ in range(12):
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(5.0)
         for _ in range(5):
             assert (world.status()["phase"], world.reason()) == ("Pending", "SparkOperatorNotResponding")
             await asyncio.sleep(1.0)
-            await world.look()
+            await world.reconcile()
         assert world.status()["attempts"] == 2
 
     run(life)
@@ -349,7 +349,7 @@ def test_driver_without_progress_is_followed_by_another() -> None:
         world.backfill(deadlines={"progressSeconds": 60}, slice={"maxSeconds": 1})
         await world.live(until=lambda: bool(world.played))
         for _ in range(18):
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(5.0)
         assert world.status()["lastEnded"]["reason"] == "NoProgress"
         assert world.applications() == {}
@@ -359,17 +359,17 @@ def test_driver_without_progress_is_followed_by_another() -> None:
     run(life)
 
 
-def test_range_waits_for_transactions_of_the_first_look_and_for_no_later_ones() -> None:
+def test_range_waits_for_transactions_of_the_first_poll_and_for_no_later_ones() -> None:
     async def life(world: World) -> None:
         both = range(2)
         answers = [
-            reading(ends={0: 5, 1: 10}, highs=dict.fromkeys(both, 10)),
-            reading(ends={0: 12, 1: 12}, highs=dict.fromkeys(both, 20)),
+            topic_offsets(ends={0: 5, 1: 10}, highs=dict.fromkeys(both, 10)),
+            topic_offsets(ends={0: 12, 1: 12}, highs=dict.fromkeys(both, 20)),
         ]
-        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 2) - 1]
+        world.sight.answer = lambda question: answers[min(len(world.sight.questions), 2) - 1]
         world.backfill()
         await world.live(until=lambda: bool(world.sight.questions))
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.reason()) == ("Resolving", "OpenTransaction")
         assert "resolvedRange" not in world.status()
         await world.live(until=lambda: "resolvedRange" in world.status())
@@ -381,14 +381,14 @@ def test_range_waits_for_transactions_of_the_first_look_and_for_no_later_ones() 
 
 
 def test_range_that_waits_for_a_transaction_takes_the_end_of_a_topic_that_was_made_again() -> None:
-    """Its log may never be as long as that of the former one."""
+    """The new topic's log may never become as long as the deleted topic's log."""
 
     async def life(world: World) -> None:
         answers = [
-            reading(ends={0: 5, 1: 10}, highs={0: 10, 1: 10}, topic_id="former"),
-            reading(ends={0: 7, 1: 3}, highs={0: 7, 1: 3}, topic_id="new"),
+            topic_offsets(ends={0: 5, 1: 10}, highs={0: 10, 1: 10}, topic_id="former"),
+            topic_offsets(ends={0: 7, 1: 3}, highs={0: 7, 1: 3}, topic_id="new"),
         ]
-        world.sight.reading = lambda question: answers[min(len(world.sight.questions), 2) - 1]
+        world.sight.answer = lambda question: answers[min(len(world.sight.questions), 2) - 1]
         world.backfill()
         await world.live(until=lambda: "resolvedRange" in world.status())
         assert (world.status()["topicId"], world.reason()) == ("new", "Resolved")
@@ -408,7 +408,7 @@ def test_sign_of_progress_within_a_slice_renews_the_deadline() -> None:
         assert ledger is not None
         for work in range(40):
             ledger["data"]["alive"] = str(work)
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(5.0)
         assert (world.status()["phase"], "lastEnded" in world.status()) == ("Running", False)
 
@@ -423,10 +423,10 @@ def test_paused_driver_that_gives_no_sign_is_replaced(alive: bool) -> None:
         ledger = world.ledger()
         assert ledger is not None
         paused = replace(ledger, throttled_by="Guard", throttle_message="the live group is behind")
-        for look in range(30):
-            if alive or look == 0:
-                world.note(paused, sign=look)
-            await world.look()
+        for step in range(30):
+            if alive or step == 0:
+                world.write_ledger(paused, sign=step)
+            await world.reconcile()
             await asyncio.sleep(5.0)
         ended = world.status().get("lastEnded", {}).get("reason")
         assert ended == (None if alive else "NoProgress")

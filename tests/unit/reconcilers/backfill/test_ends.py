@@ -8,7 +8,7 @@ import pytest
 
 from fleet_operator.clients.kinds import BACKFILL, CONFIG_MAP
 from tests.unit.planning import builders
-from tests.unit.reconcilers.backfill.world import KEY, World, covered, reading, run
+from tests.unit.reconcilers.backfill.world import KEY, World, covered, run, topic_offsets
 
 
 def test_lost_settings_end_a_backfill() -> None:
@@ -31,7 +31,7 @@ def test_lost_status_is_no_end_at_the_old_ledger_with_another_range(attempts: in
         world.ends = {1: ("after", 143, {})} if attempts == 2 else {}
         world.backfill()
         await world.live(until=lambda: len(world.played) == 2)
-        world.sight.reading = lambda question: reading(ends={0: 700, 1: 695}, cluster_id="cluster-a")
+        world.sight.answer = lambda question: topic_offsets(ends={0: 700, 1: 695}, cluster_id="cluster-a")
         world.lose_memory()
         await world.live(200)
         status = world.status()
@@ -52,7 +52,7 @@ def test_status_of_an_end_has_nothing_of_the_time_before_it() -> None:
         ended = world.status()
         world.kube.objects[BACKFILL.kind, "shop", "again"]["status"] = {"phase": "Running", "throttledBy": "Rate"}
         world.start()
-        await world.look()
+        await world.reconcile()
         assert world.status() == ended
 
     run(life)
@@ -62,7 +62,7 @@ def test_lost_status_after_the_end_is_the_same_end_again() -> None:
     async def life(world: World) -> None:
         world.backfill()
         await world.live()
-        world.sight.reading = lambda question: reading(ends={0: 700, 1: 695})
+        world.sight.answer = lambda question: topic_offsets(ends={0: 700, 1: 695})
         world.lose_memory()
         await world.live()
         status = world.status()
@@ -79,7 +79,7 @@ def test_lost_memory_and_half_of_what_an_attempt_left_is_no_beginning(gone: str,
         del world.kube.objects[CONFIG_MAP.kind, "shop", gone]
         world.lose_memory()
         for _ in range(4):
-            await world.look()
+            await world.reconcile()
         assert (world.status()["phase"], world.reason(), world.launched) == ("Failed", reason, ["again-1"])
         assert world.applications() == {}, "its driver must not go on"
 
@@ -90,7 +90,7 @@ def test_paused_backfill_reads_no_records_of_another_cluster() -> None:
     """Its KafkaCluster was made again for the other one, and so has no other id in its status."""
 
     async def life(world: World) -> None:
-        world.sight.reading = lambda question: reading(cluster_id="cluster-a", topic_id="t-1")
+        world.sight.answer = lambda question: topic_offsets(cluster_id="cluster-a", topic_id="t-1")
         world.backfill()
         await world.live(until=lambda: bool(world.played))
         assert (world.config().cluster_id, world.config().topic_id) == ("cluster-a", "t-1")
@@ -124,10 +124,10 @@ def test_finished_backfill_is_deleted_after_its_time() -> None:
     async def life(world: World) -> None:
         world.backfill(ttlSecondsAfterFinished=30)
         await world.live()
-        await world.look()
+        await world.reconcile()
         assert world.get(BACKFILL, "again") is not None
         await asyncio.sleep(31)
-        await world.look()
+        await world.reconcile()
         assert world.get(BACKFILL, "again") is None
 
     run(life)

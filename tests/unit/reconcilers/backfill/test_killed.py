@@ -31,7 +31,7 @@ def test_operator_killed_at_any_write_makes_no_attempt_twice() -> None:
         suspended = resumed = False
         for _ in range(300):
             try:
-                await world.look()
+                await world.reconcile()
             except DeathError:
                 client = world.start()
             world.controller()
@@ -46,7 +46,7 @@ def test_operator_killed_at_any_write_makes_no_attempt_twice() -> None:
             await asyncio.sleep(1.0)
         calls = client.calls
         for _ in range(3):
-            await world.look()
+            await world.reconcile()
         return calls
 
     results: dict[str, Any] = {}

@@ -17,10 +17,10 @@ async def failed(world: World) -> None:
     await world.live(until=lambda: len(world.played) == 2)
     world.fail_with(1, BROKEN)
     await world.live(until=lambda: world.status()["phase"] == "Failed")
-    await world.look()
+    await world.reconcile()
 
 
-def test_rest_is_handled_by_the_mended_handler() -> None:
+def test_rest_is_handled_by_the_fixed_handler() -> None:
     async def life(world: World) -> None:
         await failed(world)
         status = world.status()
@@ -37,7 +37,7 @@ def test_rest_is_handled_by_the_mended_handler() -> None:
         copy = world.get(CONFIG_MAP, "again-backfill-handler")
         assert copy is not None
         assert copy["data"] == {"shop.py": "def handle(record): return None"}
-        await world.look()
+        await world.reconcile()
         assert world.status() == status
 
     run(life)
@@ -82,7 +82,7 @@ def test_retry_that_fails_again_is_another_end_and_can_be_retried() -> None:
         await world.live(until=lambda: len(world.played) == 3)
         world.fail_with(2, BROKEN)
         await world.live(until=lambda: world.status()["phase"] == "Failed")
-        await world.look()
+        await world.reconcile()
         status = world.status()
         assert (status["retries"], status["attempts"]) == (1, 2)
         assert status["finishedAt"] > ended
@@ -124,7 +124,7 @@ def test_object_that_is_made_again_is_at_its_end(retry: int) -> None:
             owners = body["metadata"].get("ownerReferences", ())
             if address == (BACKFILL.kind, "shop", "again") or any(each["uid"] == uid for each in owners):
                 del world.kube.objects[address]
-        await world.look()
+        await world.reconcile()
         world.launched.clear()
         world.backfill(retry=retry)
         await world.live(100)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleet_operator.clients.kinds import BACKFILL, OPERATOR_STATE
-from tests.unit.reconcilers.backfill.world import World, covered, reading, run
+from tests.unit.reconcilers.backfill.world import World, covered, run, topic_offsets
 
 
 def test_dry_run_counts_without_spark() -> None:
@@ -39,7 +39,7 @@ def test_dry_run_with_a_sample_runs_on_spark_and_estimates_the_whole() -> None:
         assert found is not None
         found["status"] = {}
         world.start()
-        await world.look()
+        await world.reconcile()
         assert (world.status()["estimate"], world.status()["sampledFrom"]) == (status["estimate"], 20)
 
     run(life)
@@ -51,7 +51,7 @@ def test_sample_of_a_status_that_was_lost_is_not_taken_again() -> None:
         await world.live(until=lambda: bool(world.played))
         ranges = world.status()["resolvedRange"]
         world.lose_memory()
-        world.sight.reading = lambda question: reading(ends={0: 90, 1: 90}, end={0: 90, 1: 90})
+        world.sight.answer = lambda question: topic_offsets(ends={0: 90, 1: 90}, end={0: 90, 1: 90})
         await world.live()
         status = world.status()
         assert (status["phase"], status["resolvedRange"], status["sampledFrom"]) == ("Succeeded", ranges, 20)

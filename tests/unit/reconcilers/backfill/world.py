@@ -38,7 +38,7 @@ from fleet_operator.clients.kinds import (
 from fleet_operator.clients.kube import KubeClient, KubeNotFoundError
 from fleet_operator.observe.kafka_admin import KafkaAdmin
 from fleet_operator.observe.observer_pool import ObserverPool
-from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicReading
+from fleet_operator.planning.backfill.ranges import RangeQuestion, TopicOffsets
 from fleet_operator.planning.observation import ClusterObservation
 from fleet_operator.reconcilers.backfill.reconciler import Backfills
 from fleet_operator.reconcilers.context import URGENT_FIELDS, Context
@@ -46,7 +46,6 @@ from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.run import RunReconciler
 from fleet_operator.reconcilers.states import States
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
@@ -73,7 +72,7 @@ class Sight:
 
     def __init__(self) -> None:
         self.seen: ClusterObservation | None = builders.observation()
-        self.reading: Callable[[RangeQuestion], TopicReading] = lambda question: reading()
+        self.answer: Callable[[RangeQuestion], TopicOffsets] = lambda question: topic_offsets()
         self.questions: list[RangeQuestion] = []
 
     def latest(self, cluster: Key) -> ClusterObservation | None:
@@ -83,18 +82,18 @@ class Sight:
         assert cluster_id == "cluster-a"
         return run(cast("KafkaAdmin", SimpleNamespace(read_topic=self._read)))
 
-    def _read(self, question: RangeQuestion) -> TopicReading:
+    def _read(self, question: RangeQuestion) -> TopicOffsets:
         self.questions.append(question)
-        return self.reading(question)
+        return self.answer(question)
 
 
-def reading(**changes: Any) -> TopicReading:
+def topic_offsets(**changes: Any) -> TopicOffsets:
     """A topic of two partitions with ten records each, all of them in the range."""
     every = range(PARTITIONS)
     ends = dict.fromkeys(every, END)
     starts = dict.fromkeys(every, 0)
     told: dict[int, int | None] = dict.fromkeys(every, 0)
-    return replace(TopicReading(partitions=PARTITIONS, starts=starts, ends=ends, first=told, end=dict(ends)), **changes)
+    return replace(TopicOffsets(partitions=PARTITIONS, starts=starts, ends=ends, first=told, end=dict(ends)), **changes)
 
 
 class World:
@@ -107,7 +106,7 @@ class World:
         self.spark_installed = True
         self.ends: dict[
             int, tuple[str, int, JsonObject]
-        ] = {}  # attempt -> where it dies: before, amid or after a slice
+        ] = {}  # attempt -> where it dies: before, during or after a slice
         self.lingering = False  # pods of ended applications live on
         self.stuck = False  # the same, as long as the application is there
         self.at_work_most = 0
@@ -178,32 +177,33 @@ class World:
         self.reconciler = RunReconciler(context, Backfills(context))
         return self.client
 
-    async def look(self) -> Result:
+    async def reconcile(self) -> float | None:
         """The watches deliver everything, then the Backfill is reconciled."""
         self.deliver()
         result = await self.reconciler.reconcile(KEY)
         await asyncio.sleep(0.01)
         return result
 
-    async def live(self, looks: int = 60, until: Callable[[], bool] | None = None) -> None:
-        """Looks as the operator would take them, and drivers that work meanwhile."""
-        for _ in range(looks):
-            result = await self.look()
+    async def live(self, reconciles: int = 60, until: Callable[[], bool] | None = None) -> None:
+        """Reconcile as the operator would, while drivers work."""
+        for _ in range(reconciles):
+            result = await self.reconcile()
             self.controller()
             if (until or self.is_final)():
                 return
-            await asyncio.sleep(min(result.requeue_after or 5.0, 5.0))
+            await asyncio.sleep(min(result or 5.0, 5.0))
 
     def is_final(self) -> bool:
         return self.status().get("phase") in ("Succeeded", "Failed", "Cancelled")
 
     def deliver(self) -> None:
         for kind in (each.kind for each in WATCHED):
-            for body in list(self.store.cache(kind)):
-                address = (kind.kind, body["metadata"]["namespace"], body["metadata"]["name"])
-                living = self.kube.objects.get(address)
+            cache = self.store.cache(kind)
+            for key in list(cache.keys()):
+                body, living = cache.get(*key), self.kube.objects.get((kind.kind, *key))
+                assert body is not None
                 if living is None or living["metadata"]["uid"] != body["metadata"]["uid"]:
-                    self.store.cache(kind).remove(address[1:], body["metadata"]["uid"], self.kube.version)
+                    cache.remove(key, body["metadata"]["uid"], self.kube.version)
         for (kind_name, _, _), body in self.kube.objects.items():
             for each in WATCHED:
                 if each.kind.kind == kind_name and each.kind is not CONFIG_MAP:
@@ -255,7 +255,7 @@ class World:
         text = ((self.get(CONFIG_MAP, "again-ledger") or {}).get("data") or {}).get(LEDGER_KEY)
         return None if text is None else parse_ledger(text)
 
-    def note(self, ledger: Ledger | str, sign: int = 0) -> None:
+    def write_ledger(self, ledger: Ledger | str, sign: int = 0) -> None:
         """Write into the ledger, as a driver or somebody else; `sign` is the driver's sign of life."""
         found = self.get(CONFIG_MAP, "again-ledger")
         assert found is not None
@@ -306,18 +306,20 @@ class World:
             ledger = fresh
         elif ledger.attempt != number:
             ledger = replace(ledger, attempt=number, problem=None, ended=False)
-        self.note(ledger)
+        self.write_ledger(ledger)
         if place is not None and place[0] == "before":
             self.finish(number, place[1], **place[2])
             return
         if not ledger.remaining or control.suspend:
-            self.note(replace(ledger, ended=True, slices_left=0 if not ledger.remaining else ledger.slices_left))
+            self.write_ledger(
+                replace(ledger, ended=True, slices_left=0 if not ledger.remaining else ledger.slices_left)
+            )
             self.finish(number)
             return
         partition, ((first, end), *_) = min(ledger.remaining.items())
         until = min(first + SLICE, end)
         self.played.append((number, partition, first, until))
-        if place is not None and place[0] == "amid":
+        if place is not None and place[0] == "during":
             self.finish(number, place[1], **place[2])
             return
         left = {**ledger.remaining, partition: ((until, end),)} if until < end else dict(ledger.remaining)
@@ -325,7 +327,7 @@ class World:
             del left[partition]
         handled = ledger.counts.plus(Counts(records_in=until - first))
         done = ledger.slices_done + 1
-        self.note(
+        self.write_ledger(
             replace(
                 ledger, remaining=left, counts=handled, slices_done=done, slices_left=len(left), records_per_second=2.0
             )
@@ -337,7 +339,7 @@ class World:
         """The driver notes why it cannot go on, and ends."""
         ledger = self.ledger()
         assert ledger is not None
-        self.note(replace(ledger, problem=problem, ended=True))
+        self.write_ledger(replace(ledger, problem=problem, ended=True))
         self.finish(number, 20 if problem.final else 21)
 
     def _pod(self, application: JsonObject) -> None:

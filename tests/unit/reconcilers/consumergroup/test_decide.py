@@ -24,7 +24,7 @@ from fleet_operator.reconcilers.consumergroup.retries import breaker_open
 from fleet_operator.reconcilers.consumergroup.session import Memory
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered
 from tests.unit.planning.retry.test_plan import GROUP, TOLD, cluster, flow
-from tests.unit.planning.retry.test_publication import DAY, OLD
+from tests.unit.planning.retry.test_published_policies import DAY, OLD
 
 WITH_RETRIES = {"volumes": [{"name": RETRY_VOLUME}]}
 
@@ -53,19 +53,19 @@ def gathered(**changes: Any) -> Gathered:
 def test_another_cluster_is_not_assumed_to_have_the_groups_topics() -> None:
     plan = make_plan(gathered(), NOW, image=IMAGE)
     assert plan.retry is not None
-    assert plan.retry.publication is not None
+    assert plan.retry.published is not None
     other = gathered(cluster=kafka_cluster(status={"clusterId": "cluster-b"}))
     plan = make_plan(other, NOW, image=IMAGE)
     assert plan.retry is not None
-    assert (plan.retry.publication, plan.retry.scale.replicas) == (None, 0)
+    assert (plan.retry.published, plan.retry.scale.replicas) == (None, 0)
     assert (gathered().on_its_cluster, other.on_its_cluster) == (True, False)
 
 
 def test_object_of_another_cluster_speaks_for_no_kafka_group() -> None:
     """Its workers may not run there, and what it asks for is not what the group's owner there is scaled by."""
     mine, other = gathered(), gathered(cluster=kafka_cluster(status={"clusterId": "cluster-b"}))
-    assert not make_plan(mine, NOW, image=IMAGE).interest.waits
-    assert make_plan(other, NOW, image=IMAGE).interest.waits
+    assert not make_plan(mine, NOW, image=IMAGE).subscription.waits
+    assert make_plan(other, NOW, image=IMAGE).subscription.waits
 
 
 def running(name: str, **spec: Any) -> JsonObject:
@@ -181,7 +181,7 @@ def test_record_of_the_last_retry_revision_stays_until_nothing_waits(retry: Retr
     ("changes", "feeds"),
     [
         ({}, False),
-        ({"redrives": ("mended",)}, True),
+        ({"redrives": ("fixed",)}, True),
         ({"workers": ({"spec": {}},)}, False),
         ({"workers": ({"spec": WITH_RETRIES},)}, True),
         ({"stateful_set": {"metadata": {}, "spec": {"template": {"spec": WITH_RETRIES}}}}, True),

@@ -41,7 +41,7 @@ def test_group_that_never_had_retries_is_not_asked_for_its_policies(
     """Each question would be a request in every reconcile."""
 
     async def life(world: World) -> None:
-        asked = world.note_reads(monkeypatch)
+        asked = world.record_reads(monkeypatch)
         found = await gathered(world, state, **spec)
         assert (found.had_retries, (CONFIG_MAP, "orders-fleet-retry") in asked) == (had, had)
 

@@ -19,7 +19,7 @@ from fleet_operator.planning.trimming import trim_stateful_set
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
 from tests.unit.planning.builders import IMAGE, NOW, consumer_group, kafka_cluster, remembered, with_worker
-from tests.unit.planning.retry.test_publication import OLD
+from tests.unit.planning.retry.test_published_policies import OLD
 from tests.unit.reconcilers.consumergroup.test_decide import gathered
 
 PATIENT = {"rollout": {"progressDeadlineSeconds": 3600}}
@@ -49,13 +49,13 @@ def settled(group: ConsumerGroup, state: RevisionState = RevisionState.GOOD) -> 
     """A fleet that has reached its revision, as the API server and the caches have it."""
     plan = plan_of(alone(group))
     assert plan.fleet.wanted is not None
-    mark = RevisionRecord(hash=plan.fleet.wanted.hash, state=state, since=NOW - 60, checked=True)
+    verdict = RevisionRecord(hash=plan.fleet.wanted.hash, state=state, since=NOW - 60, checked=True)
     record = manifests.revision_config_map(group, plan.fleet.wanted)
     body = plan.fleet.stateful_set(alone(group), PartPlan(part=MAIN, target=plan.fleet.wanted.hash, replicas=1))
     fields = {"namespace": "shop", "uid": "s", "resourceVersion": "1", "generation": 1}
     body = {**body, "metadata": {**body["metadata"], **fields}, "status": {}}
-    pinned = group.model_copy(update={"status": plan.upgrade.image.fields})
-    return alone(pinned, state=remembered(mark), stateful_set=trim_stateful_set(body), config_maps=(record,))
+    pinned = group.model_copy(update={"status": {"image": plan.upgrade.image.name}})
+    return alone(pinned, state=remembered(verdict), stateful_set=trim_stateful_set(body), config_maps=(record,))
 
 
 def change_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,14 +100,14 @@ def test_next_change_takes_the_new_form_along(monkeypatch: pytest.MonkeyPatch) -
     assert resources_of(source) == resources_of(elsewhere) == ANOTHER_FORM
 
 
-def test_changed_interval_of_looks_keeps_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_interval_of_polls_keeps_the_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settled(consumer_group())
     change_version(monkeypatch)
     seldom = kafka_cluster(observeIntervalSeconds=60)
     assert hash_of(plan_of(replace(before, cluster=seldom))) == hash_of(plan_of(before))
 
 
-def test_refused_revision_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_revision_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version may be what it takes."""
     before = settled(consumer_group(), RevisionState.REFUSED)
     change_version(monkeypatch)
@@ -126,7 +126,7 @@ def test_record_that_is_not_the_one_that_runs_is_not_kept(monkeypatch: pytest.Mo
         assert resources_of(plan) == ANOTHER_FORM, config_maps
 
 
-def test_stateful_set_without_the_digest_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stateful_set_without_the_digest_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settled(consumer_group())
     change_version(monkeypatch)
     main = before.parts[MAIN]

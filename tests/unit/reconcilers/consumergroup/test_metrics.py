@@ -19,8 +19,15 @@ def gauges(metrics: Metrics) -> dict[str, float]:
         sample.name.removeprefix("consumer_fleet_group_"): sample.value
         for family in metrics.registry.collect()
         for sample in family.samples
-        if sample.labels.get("group_name") == "orders" and "state" not in sample.labels
+        if sample.labels.get("group_name") == "orders" and not {"state", "condition"} & sample.labels.keys()
     }
+
+
+def problems(metrics: Metrics) -> set[tuple[str, str]]:
+    """Condition and reason of each problem of this group."""
+    (family,) = metrics.group_problems.collect()
+    found = [each.labels for each in family.samples if each.labels["group_name"] == "orders"]
+    return {(labels["condition"], labels["reason"]) for labels in found}
 
 
 def test_retry_metrics_are_exact() -> None:

@@ -57,7 +57,7 @@ class Desk:
             observers=SimpleNamespace(latest=lambda cluster: self.seen if cluster == CLUSTER else None),
             store=SimpleNamespace(get=lambda kind, key: self.body if (kind, key) == (CONSUMER_GROUP, KEY) else None),
             workers=SimpleNamespace(latest=lambda key: ()),
-            statuses=SimpleNamespace(awaits_turn=lambda kind, key: self.put_off),
+            statuses=SimpleNamespace(awaits_slot=lambda kind, key: self.put_off),
             queues={CONSUMER_GROUP: SimpleNamespace(add=self.queued.append)},
             ending=AsyncExitStack(),
         )
@@ -100,7 +100,7 @@ def test_lag_in_another_bucket_takes_a_reconcile(desk: Desk, lags: tuple[int, ..
 
 
 def test_group_whose_status_was_put_off_is_not_reconciled_for_its_lag_again(desk: Desk) -> None:
-    """It comes back when its turn has come; metrics and all other news do not wait for that."""
+    """It comes back when its slot has come; metrics and all other changes do not wait for that."""
     desk.reconcile(behind(300, 0, 0, 0))
     desk.put_off = True
     assert not desk.moved(behind(1300, 0, 0, 0))
@@ -145,11 +145,11 @@ def test_partition_that_changes_its_leader_takes_no_reconcile(desk: Desk) -> Non
     assert desk.moved(replace(whole, end_offsets=ends)), "it has not come back"
 
 
-def test_no_decision_about_workers_rests_on_a_believed_value(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_decision_about_workers_rests_on_a_last_known_value(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, asked = behind(300, 0, 0, 0), list[GroupObservation]()
     ends = {key: end for key, end in whole.end_offsets.items() if key != PLACES[3]}
     missing = {PLACES[3]: MissingEnd(whole.observed_at, whole.end_offsets[PLACES[3]], 0)}
-    monkeypatch.setattr(offset_changes, "has_news", lambda session, observed, *_: asked.append(observed))
+    monkeypatch.setattr(offset_changes, "needs_reconcile", lambda session, observed, *_: asked.append(observed))
     desk.reconcile(whole)
     desk.moved(replace(whole, end_offsets=ends, missing_ends=missing))
     assert asked == []
@@ -264,7 +264,7 @@ def test_growing_time_behind_of_a_group_that_stands_takes_reconciles_at_its_step
     assert gauges(desk.metrics)["behind_seconds"] == pytest.approx(399, abs=1)
 
 
-def test_groups_that_stand_still_are_looked_at_without_an_observer_saying_anything(desk: Desk) -> None:
+def test_groups_that_stand_still_are_checked_without_an_observer_saying_anything(desk: Desk) -> None:
     async def main() -> None:
         desk.reconcile(stuck(10.0))
         desk.seen = observation(stuck(300.0))

@@ -1,4 +1,4 @@
-"""The records of a group's revisions, beside ConfigMaps that somebody else put under its name."""
+"""The records of a group's revisions, next to ConfigMaps that somebody else put under its name."""
 
 from __future__ import annotations
 

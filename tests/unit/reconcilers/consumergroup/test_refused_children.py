@@ -36,7 +36,7 @@ def scaled_with_another_template() -> tuple[Gathered, Plan]:
     here = gathered(cluster=kafka_cluster(), group=consumer_group(replicas=1), policy=None)
     first = make_plan(here, NOW, image=IMAGE).fleet.wanted
     assert first is not None
-    mark = RevisionRecord(hash=first.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
+    verdict = RevisionRecord(hash=first.hash, state=RevisionState.GOOD, since=NOW - 60, checked=True)
     good = manifests.revision_config_map(here.group, first)
     fleet = with_known(
         manifests.stateful_set(here.group, revision=first.hash, pod_template=first.pod_template, replicas=1),
@@ -45,7 +45,7 @@ def scaled_with_another_template() -> tuple[Gathered, Plan]:
     group = consumer_group(replicas=5, template={"metadata": {"labels": {"team": "another"}}})
     observed = cluster(flow(found_delays=()))
     found = gathered(cluster=kafka_cluster(), group=group, policy=None, observation=observed, stateful_set=fleet)
-    found = replace(found, state=remembered(mark), config_maps=(good,))
+    found = replace(found, state=remembered(verdict), config_maps=(good,))
     return found, make_plan(found, NOW, image=IMAGE)
 
 
@@ -77,7 +77,7 @@ class _Context:
         self.clock = clock
         self.events = self
 
-    def record(self, news: Any) -> None:
+    def record(self, event: Any) -> None:
         """Events are of no concern here."""
 
 

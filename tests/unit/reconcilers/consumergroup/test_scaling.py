@@ -17,7 +17,8 @@ from fleet_operator.planning.fleet.rollout import RolloutPhase
 from fleet_operator.planning.fleet.rollout_facts import RevisionRecord
 from fleet_operator.planning.observation import MemberObservation, ProgressSample, TopicObservation
 from fleet_operator.planning.scaling import decision as limits
-from fleet_operator.planning.state.group import FleetState, RevisionState
+from fleet_operator.planning.state.document import read_state, write_state
+from fleet_operator.planning.state.group import FleetState, GroupState, RevisionState
 from fleet_operator.planning.state.sizing import Capacity, Growth, SizingState
 from fleet_operator.reconcilers.consumergroup.gather import Gathered
 from fleet_operator.reconcilers.consumergroup.plan import Plan, make_plan
@@ -101,8 +102,8 @@ def test_workers_that_the_fleet_lacks_count_against_its_deadline() -> None:
     assert body is not None
     body = {**body, "status": {**body["status"], "replicas": 1, "currentReplicas": 1}}
     lacking = replace(of, parts={**of.parts, MAIN: read_part(MAIN, body, of.parts[MAIN].pods[:1], NOW)})
-    assert MISSING in plan(lacking).memory.watched.stretches
-    assert MISSING not in plan(of).memory.watched.stretches
+    assert MISSING in plan(lacking).memory.watched.counted
+    assert MISSING not in plan(of).memory.watched.counted
 
 
 def test_scaling_begins_at_the_fleet_that_there_is() -> None:
@@ -145,8 +146,8 @@ def rolling(of: Gathered) -> Gathered:
     body = {**body, "status": {**body["status"], "readyReplicas": 1, "availableReplicas": 1}}
     first, *others = of.parts[MAIN].pods
     pods = ({**first, "status": {}}, *others)
-    fresh = {name: replace(mark, state=RevisionState.CANDIDATE) for name, mark in of.state.fleet.marks.items()}
-    state = replace(of.state, fleet=FleetState(marks=fresh))
+    fresh = {name: replace(verdict, state=RevisionState.CANDIDATE) for name, verdict in of.state.fleet.verdicts.items()}
+    state = replace(of.state, fleet=FleetState(verdicts=fresh))
     return replace(of, state=state, parts={**of.parts, MAIN: read_part(MAIN, body, pods, NOW)})
 
 
@@ -274,13 +275,15 @@ def test_foreign_member_holds_the_number() -> None:
     assert "java" in decided.sizing.decision.reason
 
 
-def test_one_failed_look_changes_no_decision() -> None:
+def test_one_failed_poll_changes_no_decision() -> None:
     """The status would show Unknown and back again, in two writes for every group of the cluster."""
     of = found()
     first = plan(of)
     assert of.observation is not None
-    doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
-    second = plan(doubtful, first.memory, NOW + 5)
+    unconfirmed = replace(
+        of, observation=replace(of.observation, reachable=False, unconfirmed=True, reason="BrokerDown")
+    )
+    second = plan(unconfirmed, first.memory, NOW + 5)
     assert (second.sizing.decision.replicas, second.sizing.decision.limit) == (
         first.sizing.decision.replicas,
         first.sizing.decision.limit,
@@ -290,14 +293,14 @@ def test_one_failed_look_changes_no_decision() -> None:
 
 
 def restarted(of: Gathered) -> Gathered:
-    """The same for a process that has looked once: offsets are known, and rates are not."""
+    """The same for a process that has polled once: offsets are known, and rates are not."""
     assert of.observation is not None
     (seen,) = of.observation.groups.values()
     return replace(of, observation=observation(replace(seen, samples=seen.samples[-1:])))
 
 
 @pytest.mark.parametrize("wanted", [{}, {"dryRun": True, "minReplicas": 3}, {"maxReplicas": 1, "minReplicas": 1}])
-def test_number_in_the_state_stands_until_a_new_process_has_looked_twice(wanted: dict[str, Any]) -> None:
+def test_number_in_the_state_stands_until_a_new_process_has_polled_twice(wanted: dict[str, Any]) -> None:
     of = found(memory=SizingState(count=2), wanted={"scaling": wanted})
     before = plan(of).sizing.decision
     of = found(replicas=before.replicas, memory=before.memory, wanted={"scaling": wanted})
@@ -308,11 +311,29 @@ def test_number_in_the_state_stands_until_a_new_process_has_looked_twice(wanted:
     assert once.state.sizing.count == before.replicas
 
 
-def test_window_of_fewer_workers_begins_anew_after_a_gap_without_samples() -> None:
+def test_window_of_fewer_workers_begins_again_after_a_gap_without_samples() -> None:
     before = plan(found())
-    assert before.sizing.trail.known_since is not None
+    assert before.sizing.history.known_since is not None
     after = plan(restarted(found()), before.memory, NOW + 60)
-    assert (after.sizing.decision.limit, after.sizing.trail.known_since) == (before.sizing.decision.limit, None)
+    assert (after.sizing.decision.limit, after.sizing.history.known_since) == (before.sizing.decision.limit, None)
+
+
+def test_old_observation_changes_nothing_and_the_window_of_fewer_workers_begins_again() -> None:
+    before = plan(found())
+    after = plan(found(), before.memory, NOW + 31)
+    decision = after.sizing.decision
+    assert (decision.replicas, decision.limit) == (before.sizing.decision.replicas, before.sizing.decision.limit)
+    assert (before.sizing.history.known_since, after.sizing.history.known_since) == (NOW, None)
+
+
+@pytest.mark.parametrize("wanted", [{}, {"scaling": None, "replicas": None}, {"scaling": {"dryRun": True}}])
+def test_number_that_others_gave_a_stateful_set_leaves_a_state_that_can_be_read(wanted: dict[str, Any]) -> None:
+    of = found(wanted=wanted)
+    main = of.parts[MAIN]
+    assert main.fleet is not None
+    many = replace(main, fleet=replace(main.fleet, replicas=5000))
+    decided = plan(replace(of, parts={**of.parts, MAIN: many}))
+    assert read_state(GroupState, write_state(decided.state, {}), "orders") == decided.state
 
 
 def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
@@ -322,12 +343,14 @@ def test_dry_run_leaves_spec_replicas_and_shows_what_it_would_do() -> None:
     assert decided.sizing.decision.memory == SizingState(replicas=2)
 
 
-def test_dry_run_writes_nothing_on_one_failed_look_either() -> None:
+def test_dry_run_writes_nothing_on_one_failed_poll_either() -> None:
     of = found(replicas=2, wanted={"scaling": {"dryRun": True}})
     first = plan(of)
     assert of.observation is not None
-    doubtful = replace(of, observation=replace(of.observation, reachable=False, doubtful=True, reason="BrokerDown"))
-    assert plan(doubtful, first.memory, NOW + 5).sizing.decision.memory == SizingState(replicas=2)
+    unconfirmed = replace(
+        of, observation=replace(of.observation, reachable=False, unconfirmed=True, reason="BrokerDown")
+    )
+    assert plan(unconfirmed, first.memory, NOW + 5).sizing.decision.memory == SizingState(replicas=2)
 
 
 def test_workers_of_one_step_join_together() -> None:
@@ -355,8 +378,8 @@ def test_fleet_that_wakes_has_nobody_to_wait_for() -> None:
 @pytest.mark.parametrize(("current", "asleep"), [(0, True), (2, False)])
 def test_sleeping_group_is_observed_closely(current: int, asleep: bool) -> None:
     of = found(replicas=current, memory=SizingState(count=current), wanted={"scaling": {"minReplicas": 0}})
-    interest = plan(of).interest
-    assert (interest.scaled, interest.asleep) == (True, asleep)
+    subscription = plan(of).subscription
+    assert (subscription.scaled, subscription.asleep) == (True, asleep)
 
 
 PAUSED = {"paused": True, "minReplicas": 6, "maxReplicas": 8}

@@ -56,8 +56,8 @@ def run(life: Callable[[TopicCreations, Observers], Awaitable[None]]) -> None:
 
 def test_wishes_of_many_groups_go_into_one_request() -> None:
     async def life(creations: TopicCreations, observers: Observers) -> None:
-        wishes = [(topic(f"a{n}"), topic(f"refused{n}")) for n in range(20)]
-        outcomes = await asyncio.gather(*(creations.create(CLUSTER, each) for each in wishes))
+        requests = [(topic(f"a{n}"), topic(f"refused{n}")) for n in range(20)]
+        outcomes = await asyncio.gather(*(creations.create(CLUSTER, each) for each in requests))
         assert len(observers.requests) == 1
         assert [outcome.made for outcome in outcomes] == [[f"a{n}"] for n in range(20)]
         assert [[r.subject for r in outcome.refusals] for outcome in outcomes] == [[f"refused{n}"] for n in range(20)]
@@ -87,7 +87,7 @@ def test_clusters_do_not_wait_for_one_another() -> None:
     run(life)
 
 
-def test_failure_reaches_everybody_and_the_next_wish_is_tried() -> None:
+def test_failure_reaches_everybody_and_the_next_request_is_tried() -> None:
     async def life(creations: TopicCreations, observers: Observers) -> None:
         observers.error = Disconnected("away")
         outcomes = await asyncio.gather(

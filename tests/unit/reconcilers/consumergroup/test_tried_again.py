@@ -1,4 +1,4 @@
-"""Refused revisions that are asked for anew, and times that pass from one plan to the next."""
+"""Refused revisions that are asked for again, and times that pass from one plan to the next."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SAME_HASH = (
 )
 
 
-def found(group: ConsumerGroup, *marks: RevisionRecord, **changes: Any) -> Gathered:
+def found(group: ConsumerGroup, *verdicts: RevisionRecord, **changes: Any) -> Gathered:
     here = gathered(cluster=kafka_cluster(), group=group, policy=None, **changes)
     revision = make_plan(here, NOW, image=IMAGE).fleet.wanted
     assert revision is not None
-    records = [replace(mark, hash=revision.hash) for mark in marks]
-    maps = tuple(manifests.revision_config_map(group, revision) for _ in marks)
+    records = [replace(verdict, hash=revision.hash) for verdict in verdicts]
+    maps = tuple(manifests.revision_config_map(group, revision) for _ in verdicts)
     return replace(here, state=remembered(*records, wanted=revision.hash), config_maps=maps)
 
 
@@ -60,14 +60,17 @@ def hash_of(plan: Plan) -> str:
 @pytest.mark.parametrize("change", SAME_HASH)
 def test_any_change_and_the_annotation_try_a_refused_revision_again(change: dict[str, Any]) -> None:
     before, after = consumer_group(), consumer_group(**change)
-    mark = refused(before)
-    first = make_plan(found(before, mark), NOW, image=IMAGE)
-    assert (first.fleet.decision.phase, first.fleet.decision.mark) == (RolloutPhase.REFUSED, None)
-    again = make_plan(found(after, mark), NOW, image=IMAGE, memory=first.memory)
+    verdict = refused(before)
+    first = make_plan(found(before, verdict), NOW, image=IMAGE)
+    assert (first.fleet.decision.phase, first.fleet.decision.new_record) == (RolloutPhase.REFUSED, None)
+    again = make_plan(found(after, verdict), NOW, image=IMAGE, memory=first.memory)
     assert hash_of(again) == hash_of(first)
     assert again.fleet.decision.phase is RolloutPhase.CHECKING
-    assert again.fleet.decision.mark is not None
-    assert (again.fleet.decision.mark.state, again.fleet.decision.mark.reason) == (RevisionState.CANDIDATE, "")
+    assert again.fleet.decision.new_record is not None
+    assert (again.fleet.decision.new_record.state, again.fleet.decision.new_record.reason) == (
+        RevisionState.CANDIDATE,
+        "",
+    )
 
 
 def test_number_of_workers_asks_for_nothing() -> None:
@@ -86,10 +89,10 @@ def test_refused_revision_that_is_wanted_after_another_one_is_asked_for_once() -
     after = replace(shown, state=replace(here.state, fleet=replace(here.state.fleet, wanted="another")))
     first = make_plan(after, NOW, image=IMAGE)
     assert (first.fleet.decision.phase, first.state.fleet.wanted) == (RolloutPhase.CHECKING, hash_of(first))
-    assert first.state.fleet.marks[hash_of(first)].request == "", "in the same write"
+    assert first.state.fleet.verdicts[hash_of(first)].request == "", "in the same write"
     second = make_plan(replace(after, state=first.state), NOW, image=IMAGE, memory=first.memory)
-    assert second.fleet.decision.mark is not None
-    assert second.fleet.decision.mark.state is RevisionState.CANDIDATE
+    assert second.fleet.decision.new_record is not None
+    assert second.fleet.decision.new_record.state is RevisionState.CANDIDATE
 
 
 def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out() -> None:
@@ -103,7 +106,7 @@ def test_change_back_and_forth_is_remembered_while_the_plan_is_not_carried_out()
     memory = away.memory
     for _ in range(2):
         back = make_plan(replace(here, state=away.state), NOW, image=IMAGE, memory=memory)
-        assert (back.fleet.decision.phase, back.fleet.decision.mark is None) == (RolloutPhase.CHECKING, False)
+        assert (back.fleet.decision.phase, back.fleet.decision.new_record is None) == (RolloutPhase.CHECKING, False)
         memory = back.memory
 
 
@@ -123,13 +126,13 @@ def hanging_check(revision: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("paused", "refuses"), [(False, True), (True, False)])
 def test_time_of_a_check_passes_from_plan_to_plan_unless_the_group_is_paused(paused: bool, refuses: bool) -> None:
-    """However long ago the container started by its kubelet's clock: only looks count."""
+    """However long ago the container started by its kubelet's clock: only reconciles count."""
     annotations = {"consumerfleet.io/paused": "true"} if paused else {}
     here = found(consumer_group(annotations=annotations), RevisionRecord(hash=""))
     here = replace(here, checks=(hanging_check(hash_of(make_plan(here, NOW, image=IMAGE))),))
     memory, phases = Memory(), []
-    for look in range(80):
-        plan = make_plan(here, NOW, image=IMAGE, memory=memory, tick=1000.0 + 5 * look)
+    for step in range(80):
+        plan = make_plan(here, NOW, image=IMAGE, memory=memory, tick=1000.0 + 5 * step)
         memory = plan.memory
         phases.append(plan.fleet.decision.phase)
     assert phases[59] is RolloutPhase.CHECKING

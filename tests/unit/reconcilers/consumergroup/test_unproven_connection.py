@@ -84,7 +84,7 @@ def test_workers_mount_no_secret_that_the_operator_was_refused(reason: str) -> N
     assert plan.fleet.decision.cause.reason == reason
 
 
-def test_running_fleet_stays_beside_a_refused_secret() -> None:
+def test_running_fleet_stays_next_to_a_refused_secret() -> None:
     found = fleet(observation=UNLABELLED, candidate=candidate_of(edited()), cluster=edited())
     plan = planned(found)
     fleet_facts = found.parts[MAIN].fleet
@@ -93,8 +93,8 @@ def test_running_fleet_stays_beside_a_refused_secret() -> None:
 
 
 @pytest.mark.parametrize("seen", [None, EDITED])
-def test_edited_cluster_is_not_used_before_the_operator_has_looked_at_it(seen: ClusterObservation | None) -> None:
-    """The edit must not win against its own reconcile, in which the Secrets are looked at."""
+def test_edited_cluster_is_not_used_before_the_operator_has_checked_it(seen: ClusterObservation | None) -> None:
+    """The edit must not win against its own reconcile, in which the Secrets are read."""
     plan = planned(first(cluster=edited(), observation=seen))
     assert (plan.fleet.decision.run_check, plan.fleet.decision.target) == (False, None)
     assert plan.fleet.decision.requeue_after is not None
@@ -105,7 +105,7 @@ def test_edited_cluster_is_not_used_before_the_operator_has_looked_at_it(seen: C
 
 
 @pytest.mark.parametrize("seen", [SEEN, unreachable(), replace(unreachable(), cluster_id=None, last_good_at=None)])
-def test_first_group_begins_after_the_first_look_whatever_came_of_it(seen: ClusterObservation) -> None:
+def test_first_group_begins_after_the_first_poll_whatever_came_of_it(seen: ClusterObservation) -> None:
     assert planned(first(observation=seen)).fleet.decision.run_check
 
 

@@ -31,7 +31,7 @@ ALONE, BOTH = ExpiryDecision(visit=True), ExpiryDecision(visit=True, visit_retry
 
 
 class Observers:
-    """Answers of a cluster to visits: each takes `steps` looks at its join, and ends as `outcome` or raises it."""
+    """Answers of a cluster to visits: each takes `steps` polls of its join, and ends as `outcome` or raises it."""
 
     def __init__(self, outcome: VisitOutcome | Exception, steps: int = 3) -> None:
         self.outcome, self.steps = outcome, steps
@@ -80,6 +80,7 @@ def gathered(
         cluster_key=("shop", "main"),
         cluster_id="cluster-a",
         observation=seen,
+        observed_group=seen.groups[group.group_id],
         older=None,
         cluster_changed=False,
     )
@@ -96,7 +97,7 @@ class Desk:
 
     def session(self, found: Any) -> GroupSession:
         if found.key not in self.sessions:
-            again = partial(self._note, self.queued)
+            again = partial(self._record, self.queued)
             self.sessions[found.key] = fresh_session(self.clock, tasks=self.tasks, again=again, name=found.key[1])
         return self.sessions[found.key]
 
@@ -113,7 +114,7 @@ class Desk:
     def start(self, found: Any, decision: ExpiryDecision) -> None:
         self.visits.start(self.session(found), found, decision)
 
-    def _note(self, times: list[float]) -> None:
+    def _record(self, times: list[float]) -> None:
         times.append(self.clock.wall())
 
 
@@ -146,7 +147,7 @@ def test_retry_group_is_visited_with_the_main_group() -> None:
         observers = Observers(VisitOutcome.KEPT)
         desk = Desk(observers)
         found = gathered(retry=RetryObservation(observed_at=0.0))
-        await desk.visits._visit(desk.session(found), found)
+        await desk.visits._visit(desk.session(found), found, MAIN)
         assert observers.visited == ["orders", naming.retry_group("orders")]
         await desk.tasks.close()
 
@@ -232,7 +233,7 @@ def test_group_that_turns_out_not_to_be_empty_is_left_alone_for_longer_each_time
         found = gathered()
         pauses = []
         for _ in range(3):
-            await desk.visits._visit(desk.session(found), found)
+            await desk.visits._visit(desk.session(found), found, MAIN)
             decision = desk.decide(found)
             assert decision.verdict[:2] == ("Unknown", "NotYetKept"), "no problem"
             pauses.append(round(decision.requeue_after))
@@ -248,11 +249,12 @@ def test_thousands_of_groups_are_visited_a_few_at_a_time() -> None:
         desk = Desk(observers)
         groups = [gathered(f"group-{number}") for number in range(100)]
         waiting = list(groups)
-        while waiting:
-            for found in waiting:
-                desk.start(found, ALONE)
-            await asyncio.sleep(1.0)
-            waiting = [found for found in groups if found.group.group_id not in observers.visited]
+        async with asyncio.timeout(3600.0):
+            while waiting:
+                for found in waiting:
+                    desk.start(found, ALONE)
+                await asyncio.sleep(1.0)
+                waiting = [found for found in groups if found.group.group_id not in observers.visited]
         assert observers.most <= VISITS_MAX
         await asyncio.sleep(PAUSE_SECONDS)
         await desk.tasks.close()

@@ -22,7 +22,7 @@ def test_young_group_is_asked_for_its_fleet_once_it_has_a_state(
     """The state is written before the first child. A status can be lost, in a restore for example."""
 
     async def life(world: World) -> None:
-        asked = world.note_reads(monkeypatch)
+        asked = world.record_reads(monkeypatch)
         spec = builders.consumer_group().spec.model_dump(by_alias=True, mode="json", exclude_none=True)
         world.put(CONSUMER_GROUP, "orders", spec)
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
@@ -45,7 +45,7 @@ def test_group_that_was_seen_before_its_first_child_is_not_asked_for_its_fleet_a
     """An object with that name is somebody else's by then, and the creation of the fleet meets it."""
 
     async def life(world: World) -> None:
-        asked = world.note_reads(monkeypatch)
+        asked = world.record_reads(monkeypatch)
         spec = builders.consumer_group().spec.model_dump(by_alias=True, mode="json", exclude_none=True)
         world.put(CONSUMER_GROUP, "orders", spec)
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]

@@ -14,36 +14,36 @@ from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.reconcilers.states import state_name
 from tests.unit.reconcilers.redrive.world import World, run
 
-STATE = state_name(REDRIVE, "mended")
+STATE = state_name(REDRIVE, "fixed")
 BEGAN = times.from_text("2026-01-01T00:00:00Z")
 
 
 async def finished(world: World) -> None:
     """A Redrive that has succeeded, whose Job is gone."""
     world.redrive()
-    await world.look()
+    await world.reconcile()
     world.controller()
     world.finish()
     for _ in range(2):
-        await world.look()
+        await world.reconcile()
     assert world.status()["phase"] == "Succeeded"
-    world.kube.objects.pop((JOB.kind, "shop", "mended-redrive"), None)
+    world.kube.objects.pop((JOB.kind, "shop", "fixed-redrive"), None)
 
 
 def remake(world: World, created: str | None = None, **spec: Any) -> None:
     """The object again, as a tool that applies what Git keeps makes it; what belonged to the former one is gone."""
-    own = ("mended", "mended-redrive", state_name(REDRIVE, "mended"))
+    own = ("fixed", "fixed-redrive", state_name(REDRIVE, "fixed"))
     for address in [each for each in world.kube.objects if each[2] in own]:
         del world.kube.objects[address]
     world.redrive(**spec)
-    metadata = world.kube.objects[REDRIVE.kind, "shop", "mended"]["metadata"]
+    metadata = world.kube.objects[REDRIVE.kind, "shop", "fixed"]["metadata"]
     metadata["uid"] = "uid-of-another"
     metadata["creationTimestamp"] = created or metadata["creationTimestamp"]
     world.start()
 
 
 def write_status(world: World, status: JsonObject) -> None:
-    found = world.kube.objects[REDRIVE.kind, "shop", "mended"]
+    found = world.kube.objects[REDRIVE.kind, "shop", "fixed"]
     world.kube.version += 1
     found["status"] = status
     found["metadata"]["resourceVersion"] = str(world.kube.version)
@@ -51,7 +51,7 @@ def write_status(world: World, status: JsonObject) -> None:
 
 async def settled(world: World) -> str:
     for _ in range(3):
-        await world.look()
+        await world.reconcile()
         world.controller()
     return str(world.status()["phase"])
 
@@ -89,13 +89,13 @@ def test_rate_is_not_what_makes_a_run_another_one() -> None:
 def test_status_that_somebody_writes_ends_and_begins_nothing() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         write_status(world, {**world.status(), "phase": "Succeeded", "redrivenTo": 1000})
         assert await settled(world) == "Running"
         assert "redrivenTo" not in world.status()
         world.finish()
         assert await settled(world) == "Succeeded"
-        world.kube.objects.pop((JOB.kind, "shop", "mended-redrive"), None)
+        world.kube.objects.pop((JOB.kind, "shop", "fixed-redrive"), None)
         write_status(world, {})
         world.start()
         assert await settled(world) == "Succeeded"
@@ -155,27 +155,27 @@ def test_object_that_takes_the_place_of_its_namesake_goes_on_with_its_run() -> N
 
         world.redrive(maxRecords=100)
         for _ in range(2):
-            await world.look()
+            await world.reconcile()
             world.controller()
-        assert config()["id"] == "uid-of-mended"
-        job, config_map = (JOB, "mended-redrive"), (CONFIG_MAP, "mended-redrive")
-        for kind, name in ((REDRIVE, "mended"), job, config_map, (OPERATOR_STATE, STATE)):
+        assert config()["id"] == "uid-of-fixed"
+        job, config_map = (JOB, "fixed-redrive"), (CONFIG_MAP, "fixed-redrive")
+        for kind, name in ((REDRIVE, "fixed"), job, config_map, (OPERATOR_STATE, STATE)):
             del world.kube.objects[kind.kind, "shop", name]
-            await world.look()
+            await world.reconcile()
         world.controller()
         world.redrive(maxRecords=100)
-        world.kube.objects[REDRIVE.kind, "shop", "mended"]["metadata"]["uid"] = "uid-of-another"
+        world.kube.objects[REDRIVE.kind, "shop", "fixed"]["metadata"]["uid"] = "uid-of-another"
         world.sight.positions = (Committed(4, '{"v":1,"end":10,"selected":3,"moved":2,"guarded":1}'),)
         for _ in range(3):
             await asyncio.sleep(6.0)
-            await world.look()
+            await world.reconcile()
             world.controller()
         (made,) = world.jobs()
         assert made["metadata"]["ownerReferences"][0]["uid"] == "uid-of-another"
-        assert config()["id"] == "uid-of-mended"
+        assert config()["id"] == "uid-of-fixed"
         assert "runId" not in world.status()
         world.finish()
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Succeeded"
 
     run(life)

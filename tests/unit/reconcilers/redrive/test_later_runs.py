@@ -21,17 +21,17 @@ def test_later_run_ends_where_the_first_one_began() -> None:
 
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         first, began = end(world), world.clock.wall()
         assert first >= began * 1000
         world.controller()
         world.redrive(suspend=True)
-        await world.look()
+        await world.reconcile()
         world.controller()
         await asyncio.sleep(30 * 86_400)
         world.redrive(rate={"recordsPerSecond": 7})
         for _ in range(4):
-            await world.look()
+            await world.reconcile()
             world.controller()
         assert '"recordsPerSecond": 7' in (world.get(CONFIG_MAP) or {})["data"]["redrive.json"]
         assert abs(end(world) - first) < 2_000, "a status has whole seconds"

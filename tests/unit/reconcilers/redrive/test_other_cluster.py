@@ -21,13 +21,13 @@ async def begin(world: World, **spec: Any) -> None:
     world.keep(KAFKA_CLUSTER, "main", {"cluster_id": "cluster-a"})
     observe(world, "a")
     world.redrive(**spec)
-    await looks(world)
+    await reconcile_often(world)
     assert world.status()["phase"] == "Running"
 
 
-async def looks(world: World, count: int = 3) -> None:
+async def reconcile_often(world: World, count: int = 3) -> None:
     for _ in range(count):
-        await world.look()
+        await world.reconcile()
         world.controller()
 
 
@@ -77,13 +77,13 @@ def test_redrive_ends_once_another_cluster_is_accepted(edited_first: bool, spec:
         await begin(world)
         if edited_first:
             edit(world, "b")
-            await looks(world)
+            await reconcile_often(world)
             assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         delete(world)
-        await looks(world)
+        await reconcile_often(world)
         world.redrive(**spec)
         make_again(world, "b")
-        await looks(world)
+        await reconcile_often(world)
         assert_ended(world)
         assert "clusterId" not in world.status()
         assert world.pods_made == 1
@@ -95,10 +95,10 @@ def test_redrive_goes_on_when_its_cluster_answers_again() -> None:
     async def life(world: World) -> None:
         await begin(world)
         edit(world, "b")
-        await looks(world)
+        await reconcile_often(world)
         assert world.status()["phase"] == "Paused"
         edit(world, "a")
-        await looks(world)
+        await reconcile_often(world)
         assert (world.status()["phase"], world.pods_made) == ("Running", 2)
 
     run(life)
@@ -108,13 +108,13 @@ def test_next_job_has_the_connection_of_its_time() -> None:
     async def life(world: World) -> None:
         await begin(world)
         world.redrive(suspend=True)
-        await looks(world)
+        await reconcile_often(world)
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["moved:9092"]})
         connection = builders.kafka_cluster(bootstrapServers=["moved:9092"]).spec.connection
         assert world.sight.seen is not None
         world.sight.seen = replace(world.sight.seen, connection=connection)
         world.redrive()
-        await looks(world)
+        await reconcile_often(world)
         assert world.pods_made == 2
         assert "moved:9092" in (world.get(CONFIG_MAP) or {})["data"]["redrive.json"]
 
@@ -125,16 +125,16 @@ def test_next_job_waits_until_the_cluster_is_known() -> None:
     async def life(world: World) -> None:
         await begin(world)
         world.redrive(suspend=True)
-        await looks(world)
+        await reconcile_often(world)
         delete(world)
         make_again(world, "b")
         observe(world, "b", identified=False)
         world.redrive()
-        await looks(world)
+        await reconcile_often(world)
         assert world.status()["conditions"][0]["reason"] == "NotYetObserved"
         assert world.pods_made == 1
         observe(world, "b")
-        await looks(world)
+        await reconcile_often(world)
         assert_ended(world)
 
     run(life)
@@ -143,16 +143,16 @@ def test_next_job_waits_until_the_cluster_is_known() -> None:
 def test_redrive_begun_by_an_earlier_version_goes_on() -> None:
     async def life(world: World) -> None:
         await begin(world)
-        facts = world.kube.objects[OPERATOR_STATE.kind, "shop", "mended.redrive"]["data"]["facts"]
+        facts = world.kube.objects[OPERATOR_STATE.kind, "shop", "fixed.redrive"]["data"]["facts"]
         assert facts.pop("clusterId") == "cluster-a"
         world.start()
         world.redrive(suspend=True)
-        await looks(world)
+        await reconcile_often(world)
         world.redrive()
-        await looks(world)
+        await reconcile_often(world)
         assert (world.status()["phase"], world.pods_made) == ("Running", 2)
-        facts = world.kube.objects[OPERATOR_STATE.kind, "shop", "mended.redrive"]["data"]["facts"]
-        assert facts["clusterId"] == "cluster-a", "it is noted late"
+        facts = world.kube.objects[OPERATOR_STATE.kind, "shop", "fixed.redrive"]["data"]["facts"]
+        assert facts["clusterId"] == "cluster-a", "it is recorded late"
 
     run(life)
 
@@ -164,7 +164,7 @@ def test_named_records_are_lost_with_their_topic(records: list[dict[str, int]] |
         assert world.sight.seen is not None
         topics = {name: replace(topic, topic_id=f"new-{name}") for name, topic in TOPICS.items()}
         world.sight.seen = replace(world.sight.seen, topics=topics)
-        await looks(world)
+        await reconcile_often(world)
         assert world.status()["phase"] == phase
         if records:
             assert_ended(world)

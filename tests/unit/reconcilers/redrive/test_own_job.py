@@ -15,7 +15,7 @@ async def begin(world: World) -> JsonObject:
     """A Redrive at work; its Job."""
     world.redrive()
     for _ in range(2):
-        await world.look()
+        await world.reconcile()
         world.controller()
     (job,) = world.jobs()
     return job
@@ -32,7 +32,7 @@ def unlabel(world: World, monkeypatch: pytest.MonkeyPatch, job: JsonObject, *lab
     def selected() -> None:
         deliver()
         if REDRIVE_LABEL in labels:
-            world.store.cache(JOB).remove(("shop", "mended-redrive"), job["metadata"]["uid"], world.kube.version)
+            world.store.cache(JOB).remove(("shop", "fixed-redrive"), job["metadata"]["uid"], world.kube.version)
 
     monkeypatch.setattr(world, "deliver", selected)
 
@@ -43,19 +43,19 @@ def test_run_whose_job_lost_its_labels_comes_to_its_end(
 ) -> None:
     async def life(world: World) -> None:
         unlabel(world, monkeypatch, await begin(world), *labels)
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Running"
         world.redrive(suspend=True)
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         world.controller()
         world.redrive()
-        await world.look()
+        await world.reconcile()
         assert world.jobs() == []
-        await world.look()
+        await world.reconcile()
         world.controller()
         world.finish()
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.status()["moved"]) == ("Succeeded", 4)
 
     run(life)
@@ -69,16 +69,16 @@ def test_copy_of_the_job_ends_nothing() -> None:
         other["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
         world.kube.objects = {(JOB.kind, "shop", "aaa"): other, **world.kube.objects}
         world.start()
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Running"
         world.finish()
-        await world.look()
+        await world.reconcile()
         assert world.status()["moved"] == 4
 
     run(life)
 
 
-@pytest.mark.parametrize("named", ["ghost", "mended"])
+@pytest.mark.parametrize("named", ["ghost", "fixed"])
 def test_pod_that_no_job_has_made_holds_up_nobody(named: str) -> None:
     async def life(world: World) -> None:
         labels = {GROUP_LABEL: "orders", COMPONENT_LABEL: "redrive", REDRIVE_LABEL: named}
@@ -86,7 +86,7 @@ def test_pod_that_no_job_has_made_holds_up_nobody(named: str) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"phase": "Running"}}
         world.kube.objects[POD.kind, "shop", "stray"] = pod
         world.redrive()
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], len(world.jobs())) == ("Running", 1)
 
     run(life)

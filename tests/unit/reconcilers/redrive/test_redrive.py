@@ -15,7 +15,6 @@ from fleet_operator.clients.kinds import CONFIG_MAP, CONSUMER_GROUP, JOB, KAFKA_
 from fleet_operator.planning.offsets.records import Committed
 from fleet_operator.planning.state.group import GroupState, UpgradeState
 from fleet_operator.reconcilers.states import States
-from fleet_operator.runtime.dispatcher import Result
 from tests.unit.planning import builders
 from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment, World, run
 
@@ -23,7 +22,7 @@ from tests.unit.reconcilers.redrive.world import KEY, TOPICS, DeathError, Moment
 def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         job = world.get(JOB)
         assert job is not None
         assert job["spec"]["template"]["spec"]["containers"][0]["image"].startswith("consumer-fleet-consumer:")
@@ -32,20 +31,20 @@ def test_redrive_runs_its_job_and_ends_with_the_runs_message() -> None:
         world.controller()
         world.sight.positions = (Committed(4, '{"v":1,"end":10,"selected":3,"moved":2,"guarded":1}'),)
         await asyncio.sleep(5.0)
-        await world.look()
+        await world.reconcile()
         assert world.again == [KEY, KEY], "the end of each question brings the Redrive back"
         await asyncio.sleep(6.0)
-        await world.look()
+        await world.reconcile()
         assert [world.status()[name] for name in ("selected", "moved", "guarded", "remaining")] == [3, 2, 1, 6]
         world.finish()
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Succeeded"
         assert [world.status()[name] for name in ("selected", "moved", "guarded", "remaining")] == [5, 4, 1, 0]
-        result = await world.look()
-        assert result.requeue_after is None or result.requeue_after > 10
-        del world.kube.objects[JOB.kind, "shop", "mended-redrive"]
+        result = await world.reconcile()
+        assert result is None or result > 10
+        del world.kube.objects[JOB.kind, "shop", "fixed-redrive"]
         before = list(world.kube.writes)
-        await world.look()
+        await world.reconcile()
         assert world.kube.writes == before, "a finished Redrive whose Job is gone is left alone"
 
     run(life)
@@ -59,7 +58,7 @@ def test_run_has_the_image_that_its_group_is_pinned_to() -> None:
         pinned = UpgradeState(image="worker:old", source="Operator")
         await states.save(group, replace(states.read(group, GroupState), upgrade=pinned), before=None)
         world.redrive()
-        await world.look()
+        await world.reconcile()
         job = world.get(JOB)
         assert job is not None
         assert job["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:old"
@@ -72,9 +71,9 @@ def test_final_message_not_yet_watched_is_read_live() -> None:
 
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
-        await world.look()
+        await world.reconcile()
         stale = copy.deepcopy(next(body for a, body in world.kube.objects.items() if a[0] == POD.kind))
         world.finish()
         world.deliver()
@@ -92,12 +91,12 @@ def test_missing_prerequisites_are_waited_for() -> None:
     async def life(world: World) -> None:
         world.redrive()
         world.sight.seen = builders.observation(topics={})
-        result = await world.look()
+        result = await world.reconcile()
         assert (world.status()["phase"], world.jobs()) == ("Pending", [])
-        assert result.requeue_after is not None
-        assert result.requeue_after <= 5
+        assert result is not None
+        assert result <= 5
         world.sight.seen = builders.observation(topics=TOPICS)
-        await world.look()
+        await world.reconcile()
         assert world.status()["phase"] == "Running"
 
     run(life)
@@ -106,19 +105,19 @@ def test_missing_prerequisites_are_waited_for() -> None:
 def test_suspended_redrive_goes_on_with_another_job_once_the_last_pod_has_ended() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         first = world.jobs()[0]["metadata"]["uid"]
         world.redrive(suspend=True)
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         world.redrive()
-        await world.look()
+        await world.reconcile()
         assert world.jobs()[0]["spec"]["suspend"], "the last pod has not ended yet"
         world.controller()
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()) == ("Running", [])
-        await world.look()
+        await world.reconcile()
         (job,) = world.jobs()
         assert (world.status()["phase"], job["spec"].get("suspend")) == ("Running", None)
         assert job["metadata"]["uid"] != first
@@ -129,17 +128,17 @@ def test_suspended_redrive_goes_on_with_another_job_once_the_last_pod_has_ended(
 def test_new_rate_means_a_new_job_once_the_old_pod_has_ended() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         first = world.jobs()[0]["metadata"]["uid"]
         world.redrive(rate={"recordsPerSecond": 7})
-        await world.look()
+        await world.reconcile()
         assert world.jobs() == []
         world.controller(end_old=False)
-        await world.look()
+        await world.reconcile()
         assert world.jobs() == [], "the old pod may still be moving records"
         world.controller()
-        await world.look()
+        await world.reconcile()
         (job,) = world.jobs()
         assert job["metadata"]["uid"] != first
         assert '"recordsPerSecond": 7' in (world.get(CONFIG_MAP) or {})["data"]["redrive.json"]
@@ -150,27 +149,27 @@ def test_new_rate_means_a_new_job_once_the_old_pod_has_ended() -> None:
 def test_redrives_of_one_group_take_turns_the_oldest_first() -> None:
     async def life(world: World) -> None:
         world.redrive("younger", at=2)
-        world.redrive("mended", at=1)
-        await asyncio.gather(world.look("younger"), world.look("mended"))
-        assert [job["metadata"]["name"] for job in world.jobs()] == ["mended-redrive"]
+        world.redrive("fixed", at=1)
+        await asyncio.gather(world.reconcile("younger"), world.reconcile("fixed"))
+        assert [job["metadata"]["name"] for job in world.jobs()] == ["fixed-redrive"]
         assert world.status("younger")["phase"] == "Pending"
-        assert "'mended'" in world.status("younger")["conditions"][0]["message"]
+        assert "'fixed'" in world.status("younger")["conditions"][0]["message"]
         world.controller()
-        world.redrive("mended", at=1, suspend=True)
-        await world.look("mended")
-        await world.look("younger")
+        world.redrive("fixed", at=1, suspend=True)
+        await world.reconcile("fixed")
+        await world.reconcile("younger")
         assert len(world.jobs()) == 1, "its pod has not ended"
         world.controller()
-        await world.look("younger")
+        await world.reconcile("younger")
         assert len(world.jobs()) == 2
-        world.redrive("mended", at=1)
+        world.redrive("fixed", at=1)
         world.controller()
-        await world.look("mended")
-        assert world.status("mended")["phase"] == "Pending"
+        await world.reconcile("fixed")
+        assert world.status("fixed")["phase"] == "Pending"
         world.finish()
-        await world.look("younger")
-        await world.look("mended")
-        assert (world.status("younger")["phase"], world.status("mended")["phase"]) == ("Succeeded", "Running")
+        await world.reconcile("younger")
+        await world.reconcile("fixed")
+        assert (world.status("younger")["phase"], world.status("fixed")["phase"]) == ("Succeeded", "Running")
         assert world.most_pods == 1
 
     run(life)
@@ -197,7 +196,7 @@ def test_nothing_is_started_for_a_redrive_deleted_unseen() -> None:
     async def life(world: World) -> None:
         world.redrive()
         world.deliver()
-        del world.kube.objects[REDRIVE.kind, "shop", "mended"]
+        del world.kube.objects[REDRIVE.kind, "shop", "fixed"]
         await world.reconciler.reconcile(KEY)
         assert world.kube.writes == []
         assert world.store.get(REDRIVE, KEY) is None
@@ -208,13 +207,13 @@ def test_nothing_is_started_for_a_redrive_deleted_unseen() -> None:
 def test_deleted_group_cancels_only_its_running_redrive() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         del world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()) == ("Cancelled", [])
         world.redrive("later")
-        await world.look("later")
+        await world.reconcile("later")
         assert (world.status("later")["phase"], world.jobs()) == ("Pending", [])
 
     run(life)
@@ -223,23 +222,23 @@ def test_deleted_group_cancels_only_its_running_redrive() -> None:
 def test_run_without_readers_is_paused_and_resumed() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         first = world.jobs()[0]["metadata"]["uid"]
         spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
         world.put(CONSUMER_GROUP, "orders", {key: value for key, value in spec.items() if key != "retry"})
-        await world.look()
+        await world.reconcile()
         ready = world.status()["conditions"][0]
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         assert (ready["status"], ready["reason"]) == ("False", "RetryNotConfigured")
         assert "name a RetryPolicy" in ready["message"]
         world.controller()
         before = list(world.kube.writes)
-        await world.look()
+        await world.reconcile()
         assert world.kube.writes == before
         world.put(CONSUMER_GROUP, "orders", spec)
         for _ in range(2):
-            await world.look()
+            await world.reconcile()
         assert (world.status()["phase"], world.jobs()[0]["spec"].get("suspend")) == ("Running", None)
         assert world.jobs()[0]["metadata"]["uid"] != first
         world.controller()
@@ -251,18 +250,18 @@ def test_run_without_readers_is_paused_and_resumed() -> None:
 def test_run_of_a_group_that_is_suspended_waits_for_its_workers() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
         world.put(CONSUMER_GROUP, "orders", {**spec, "suspend": True})
-        await world.look()
+        await world.reconcile()
         ready = world.status()["conditions"][0]
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         assert (ready["status"], ready["reason"]) == ("False", "GroupSuspended")
         world.controller()
         world.put(CONSUMER_GROUP, "orders", spec)
         for _ in range(2):
-            await world.look()
+            await world.reconcile()
         assert (world.status()["phase"], world.jobs()[0]["spec"].get("suspend")) == ("Running", None)
 
     run(life)
@@ -274,21 +273,21 @@ def test_group_that_is_paused_holds_back_new_runs_only() -> None:
     async def life(world: World) -> None:
         group = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         world.put(CONSUMER_GROUP, "orders", group["spec"], annotations={"consumerfleet.io/paused": "true"})
         world.redrive("later", at=1)
-        for name in ("mended", "later"):
-            await world.look(name)
-        assert (world.status("mended")["phase"], world.jobs()[0]["spec"].get("suspend")) == ("Running", None)
+        for name in ("fixed", "later"):
+            await world.reconcile(name)
+        assert (world.status("fixed")["phase"], world.jobs()[0]["spec"].get("suspend")) == ("Running", None)
         world.finish(word='{"ok":true,"selected":0,"moved":0,"guarded":0}')
-        for name in ("mended", "later"):
-            await world.look(name)
-        assert (world.status("mended")["phase"], world.status("later")["phase"]) == ("Succeeded", "Pending")
+        for name in ("fixed", "later"):
+            await world.reconcile(name)
+        assert (world.status("fixed")["phase"], world.status("later")["phase"]) == ("Succeeded", "Pending")
         assert world.status("later")["conditions"][0]["reason"] == "PausedByAnnotation"
         assert len(world.jobs()) == 1
         world.put(CONSUMER_GROUP, "orders", group["spec"])
-        await world.look("later")
+        await world.reconcile("later")
         assert (world.status("later")["phase"], len(world.jobs())) == ("Running", 2)
 
     run(life)
@@ -297,29 +296,29 @@ def test_group_that_is_paused_holds_back_new_runs_only() -> None:
 def test_run_on_another_cluster_than_the_groups_is_halted() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         main = world.kube.objects[KAFKA_CLUSTER.kind, "shop", "main"]
         await States(world.store, world.clock).save(main, ClusterIdentity(cluster_id="another"), before=None)
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()[0]["spec"]["suspend"]) == ("Paused", True)
         assert world.status()["conditions"][0]["reason"] == "ClusterIdChanged"
 
     run(life)
 
 
-def test_job_of_an_edited_cluster_waits_until_the_operator_has_looked_at_its_secrets() -> None:
+def test_job_of_an_edited_cluster_waits_until_the_operator_has_checked_its_secrets() -> None:
     """The Job would mount a Secret that no KafkaCluster may use, and log in with it at any address."""
 
     async def life(world: World) -> None:
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["evil:9092"]})
         world.redrive()
-        await world.look()
+        await world.reconcile()
         assert world.jobs() == []
         assert (world.status()["phase"], world.status()["conditions"][0]["reason"]) == ("Pending", "NotYetObserved")
         world.put(KAFKA_CLUSTER, "main", {"bootstrapServers": ["kafka:9092"]})
-        await world.look()
+        await world.reconcile()
         assert len(world.jobs()) == 1
 
     run(life)
@@ -332,7 +331,7 @@ def test_redrive_of_a_group_that_waits_for_an_older_one_is_not_started() -> None
         spec = world.kube.objects[CONSUMER_GROUP.kind, "shop", "orders"]["spec"]
         world.put(CONSUMER_GROUP, "double", {**spec, "groupId": "orders"}, at=30)
         world.redrive(groupRef={"name": "double"})
-        await world.look()
+        await world.reconcile()
         assert (world.status()["phase"], world.jobs()) == ("Pending", [])
         assert world.status()["conditions"][0]["reason"] == "GroupIdTaken"
         assert "shop/orders" in world.status()["conditions"][0]["message"]
@@ -343,10 +342,10 @@ def test_redrive_of_a_group_that_waits_for_an_older_one_is_not_started() -> None
 def test_failed_run_is_an_end() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        await world.look()
+        await world.reconcile()
         world.controller()
         world.finish(code=20, word='{"ok":false,"reason":"SettingsInvalid","message":"filter.keyRegex: no"}')
-        await world.look()
+        await world.reconcile()
         (ready, complete, failed) = world.status()["conditions"]
         assert world.status()["phase"] == "Failed"
         assert (ready["status"], complete["status"], failed["status"]) == ("False", "False", "True")
@@ -359,13 +358,13 @@ def test_failed_run_is_an_end() -> None:
 def test_foreign_job_is_not_taken_over() -> None:
     async def life(world: World) -> None:
         world.redrive()
-        metadata = {"name": "mended-redrive", "namespace": "shop", "uid": "theirs", "resourceVersion": "1"}
+        metadata = {"name": "fixed-redrive", "namespace": "shop", "uid": "theirs", "resourceVersion": "1"}
         theirs = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
-        world.kube.objects[JOB.kind, "shop", "mended-redrive"] = theirs
-        await world.look()
+        world.kube.objects[JOB.kind, "shop", "fixed-redrive"] = theirs
+        await world.reconcile()
         assert world.status()["phase"] == "Pending"
         assert world.status()["conditions"][0]["reason"] == "RefusedByApiServer"
-        assert "Job `mended-redrive`" in world.status()["conditions"][0]["message"]
+        assert "Job `fixed-redrive`" in world.status()["conditions"][0]["message"]
 
     run(life)
 
@@ -386,7 +385,7 @@ def test_operator_killed_at_any_call_converges(moment: Moment) -> None:
                 world.redrive(**spec)
                 for _ in range(6):
                     try:
-                        await world.look()
+                        await world.reconcile()
                     except DeathError:
                         calls[0] += client.calls
                         client = world.start()
@@ -421,16 +420,16 @@ def test_deleted_redrive_is_forgotten() -> None:
     async def life(world: World) -> None:
         world.redrive()
         world.sight.positions = (Committed(4, '{"v":1,"end":10}'),)
-        await world.look()
+        await world.reconcile()
         await asyncio.sleep(11.0)
-        await world.look()
+        await world.reconcile()
         assert "selected" in world.status()
-        del world.kube.objects[REDRIVE.kind, "shop", "mended"]
-        assert await world.look() == Result()
+        del world.kube.objects[REDRIVE.kind, "shop", "fixed"]
+        assert await world.reconcile() is None
         world.sight.positions = ()
         world.redrive()
         for _ in range(2):
-            await world.look()
+            await world.reconcile()
             await asyncio.sleep(11.0)
         assert "selected" not in world.status()
 
@@ -442,7 +441,7 @@ def test_unreachable_cluster_is_an_obstacle_with_its_own_reason() -> None:
         assert world.sight.seen is not None
         world.sight.seen = replace(world.sight.seen, reachable=False, reason="BrokerUnreachable", message="away")
         world.redrive()
-        await world.look()
+        await world.reconcile()
         assert world.status()["conditions"][0]["reason"] == "BrokerUnreachable"
 
     run(life)

@@ -14,7 +14,7 @@ from tests.unit.reconcilers.redrive.world import World, run
 async def both(world: World, count: int = 4) -> None:
     for _ in range(count):
         for name in ("old", "young"):
-            await world.look(name)
+            await world.reconcile(name)
             world.controller()
 
 
@@ -60,7 +60,7 @@ def test_refused_redrive_does_not_hold_up_a_younger_one_and_begins_once_it_can()
         world.kube.objects[CONFIG_MAP.kind, "shop", "old-redrive"] = foreign
         world.redrive("old", at=1)
         world.redrive("young", at=2)
-        await world.look("old")
+        await world.reconcile("old")
         assert state_of(world, "old") == ("Pending", "RefusedByApiServer")
         await both(world)
         assert state_of(world, "young") == ("Running", "Running")
@@ -82,10 +82,10 @@ def test_suspended_group_holds_up_no_dry_run(begun: bool, spec: dict[str, Any], 
     async def life(world: World) -> None:
         world.redrive("old", at=1)
         if begun:
-            await world.look("old")
+            await world.reconcile("old")
             world.controller()
         suspend_group(world, suspend=True)
-        await world.look("old")
+        await world.reconcile("old")
         world.controller()
         world.redrive("young", at=2, **spec)
         await both(world)

@@ -16,7 +16,7 @@ def test_group_that_cannot_be_read_is_not_said_to_be_missing(what: str, reason: 
         else:
             world.keep(CONSUMER_GROUP, "orders", {"version": 99})
         world.redrive()
-        await world.look()
+        await world.reconcile()
         (complete,) = (each for each in world.status()["conditions"] if each["type"] == "Complete")
         assert complete["reason"] == reason
         assert world.jobs() == []

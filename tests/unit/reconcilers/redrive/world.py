@@ -32,7 +32,6 @@ from fleet_operator.reconcilers.registry import WATCHED
 from fleet_operator.reconcilers.run import RunReconciler
 from fleet_operator.reconcilers.states import States, state_name
 from fleet_operator.runtime.cache import Key
-from fleet_operator.runtime.dispatcher import Result
 from fleet_operator.runtime.events import EventRecorder
 from fleet_operator.runtime.metrics import Metrics
 from fleet_operator.runtime.settings import Settings
@@ -44,7 +43,7 @@ from tests.unit.runtime.virtual_time import VirtualClock, run_virtual
 
 P = ParamSpec("P")
 T = TypeVar("T")
-KEY: Key = ("shop", "mended")
+KEY: Key = ("shop", "fixed")
 WORD = '{"ok":true,"selected":5,"moved":4,"guarded":1}'
 TOPICS = {f"_fleet.orders.{kind}": TopicObservation(partitions=6) for kind in ("failed", "redrive")}
 Moment = Literal["before", "after"]
@@ -149,18 +148,18 @@ class World:
         """The state of an object as an operator leaves it."""
         keep_state(self.kube, kind, name, content)
 
-    def note_reads(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kind, str]]:
+    def record_reads(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kind, str]]:
         """The kinds and names of objects that are read live from here on."""
         asked, read = list[tuple[Kind, str]](), self.kube.get
 
-        async def noted(kind: Kind, namespace: str, name: str) -> JsonObject | None:
+        async def recorded(kind: Kind, namespace: str, name: str) -> JsonObject | None:
             asked.append((kind, name))
             return await read(kind, namespace, name)
 
-        monkeypatch.setattr(self.kube, "get", noted)
+        monkeypatch.setattr(self.kube, "get", recorded)
         return asked
 
-    def redrive(self, name: str = "mended", *, at: int = 0, **spec: Any) -> None:
+    def redrive(self, name: str = "fixed", *, at: int = 0, **spec: Any) -> None:
         self.put(REDRIVE, name, {"groupRef": {"name": "orders"}} | spec, at=at)
 
     def start(self, fatal: int = 0, moment: Moment = "before") -> Mortal:
@@ -169,7 +168,7 @@ class World:
         kube = cast("KubeClient", self.client)
         metrics, observers = Metrics(), cast("ObserverPool", self.sight)
         self.store = Store(kube, self.clock, WATCHED)
-        self.noted: list[Key] = []
+        self.recorded: list[Key] = []
         self.again: list[Key] = []
         self.context = Context(
             settings=Settings(),
@@ -186,7 +185,7 @@ class World:
             queues=cast(
                 "Any",
                 {
-                    CONSUMER_GROUP: SimpleNamespace(add=self.noted.append),
+                    CONSUMER_GROUP: SimpleNamespace(add=self.recorded.append),
                     **dict.fromkeys((REDRIVE, OFFSET_RESET), SimpleNamespace(add=self.again.append)),
                 },
             ),
@@ -194,7 +193,7 @@ class World:
         self.reconciler = RunReconciler(self.context, Redrives(self.context))
         return self.client
 
-    async def look(self, name: str = "mended") -> Result:
+    async def reconcile(self, name: str = "fixed") -> float | None:
         """The watches deliver everything, then the Redrive is reconciled."""
         self.deliver()
         result = await self.reconciler.reconcile(("shop", name))
@@ -203,20 +202,21 @@ class World:
 
     def deliver(self) -> None:
         for kind in (each.kind for each in WATCHED):
-            for body in list(self.store.cache(kind)):
-                address = (kind.kind, body["metadata"]["namespace"], body["metadata"]["name"])
-                living = self.kube.objects.get(address)
+            cache = self.store.cache(kind)
+            for key in list(cache.keys()):
+                body, living = cache.get(*key), self.kube.objects.get((kind.kind, *key))
+                assert body is not None
                 if living is None or living["metadata"]["uid"] != body["metadata"]["uid"]:
-                    self.store.cache(kind).remove(address[1:], body["metadata"]["uid"], self.kube.version)
+                    cache.remove(key, body["metadata"]["uid"], self.kube.version)
         for (kind_name, _, _), body in self.kube.objects.items():
             for kind in (each.kind for each in WATCHED):
                 if kind.kind == kind_name:
                     self.store.learn(kind, copy.deepcopy(body))
 
-    def get(self, kind: Kind, name: str = "mended-redrive") -> JsonObject | None:
+    def get(self, kind: Kind, name: str = "fixed-redrive") -> JsonObject | None:
         return self.kube.objects.get((kind.kind, "shop", name))
 
-    def status(self, name: str = "mended") -> JsonObject:
+    def status(self, name: str = "fixed") -> JsonObject:
         found = self.get(REDRIVE, name)
         assert found is not None
         return dict(found["status"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.clock import SystemClock
-from fleet_consumer.contract.breaker_mark import breaker_mark
+from fleet_consumer.contract.breaker_state import open_breaker_state
 from fleet_consumer.net import ConnectionSettings
 from fleet_consumer.worker.breaker import watch as breaker_watch
 from fleet_consumer.worker.breaker.watch import BreakerWatch
@@ -31,7 +31,7 @@ class Brokers:
         return {group: SimpleNamespace(address=None) for group in groups}
 
     def call(self, *_: Any, timeout_s: float) -> Any:
-        part = SimpleNamespace(error_code=0, partition_index=0, metadata=breaker_mark(FAR_MS))
+        part = SimpleNamespace(error_code=0, partition_index=0, metadata=open_breaker_state(FAR_MS))
         topic = SimpleNamespace(name="orders", partitions=[part])
         return SimpleNamespace(groups=[SimpleNamespace(error_code=0, topics=[topic])])
 

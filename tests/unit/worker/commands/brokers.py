@@ -47,7 +47,7 @@ class Brokers:
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         if topic not in self.topics:
-            raise TopicMissing(f"topic {topic} does not exist, or has no leader yet")
+            raise TopicMissing(f"topic {topic} does not exist, or its partitions have no leader yet")
         return [TopicPartition(topic, number) for number in range(self.topics[topic])]
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from fleet_consumer.record import Headers, Record
+from fleet_consumer.retry.headers import read
 from fleet_consumer.worker.commands.failed_records import (
     NAMES_MAX,
     OTHERS,
@@ -43,7 +44,7 @@ def failed(
         (name, text.encode() if isinstance(text, str) else text) for name, text in told.items() if text is not None
     ]
     record = Record("_fleet.orders.failed", 3, offset, at_ms, key, value, (*more, *headers))
-    return FailedRecord.of(record, NOW_MS)
+    return FailedRecord(record, read(record, now_ms=NOW_MS))
 
 
 def test_line_has_place_time_origin_reason_class_and_message() -> None:
@@ -54,7 +55,8 @@ def test_damaged_headers_are_reported_and_hide_nothing_else() -> None:
     damaged = failed({"kr-origin-offset": "seventeen", "kr-error-class": b"\xff\xfe"})
     assert damaged.line().endswith("-  exhausted  \ufffd\ufffd  too many  (damaged headers)")
     assert damaged.summary()["origin"] is None
-    bare = FailedRecord.of(Record("f", 0, 1, -1, None, None, ()), NOW_MS)
+    record = Record("f", 0, 1, -1, None, None, ())
+    bare = FailedRecord(record, read(record, now_ms=NOW_MS))
     assert bare.line() == "0:1  -  -  -  -  -  (damaged headers)"
     assert json.loads(json.dumps(bare.summary()))["damagedHeaders"] is True
 

@@ -52,8 +52,11 @@ def test_missing_default_topic_is_no_answer_of_nothing(
     said = refusal(capsys, *words, *WHERE)
     assert "TopicMissing" in said
     assert "topic _fleet.orders.failed does not exist" in said
-    assert "a group without failed records may have none; if they go to another topic, name it with --topic" in said
-    assert "in all" not in said, "no count of what was not looked at"
+    assert (
+        "a group without failed records may have no failed topic; if the group uses another topic, name it with --topic"
+        in said
+    )
+    assert "in all" not in said, "no count of what was not examined"
     assert brokers.coordinator.commits == 0
 
 
@@ -76,7 +79,7 @@ def test_missing_topic_that_was_named_is_told_alone(
     assert "--topic" not in said
 
 
-def test_named_topic_is_looked_into() -> None:
+def test_named_topic_is_inspected() -> None:
     for words in (WHERE, BOOTSTRAP):
         options = parser().parse_args(["failed", "count", "--topic", "orders-broken", *words])
         assert failed._where(options)[1] == "orders-broken"

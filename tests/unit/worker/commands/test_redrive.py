@@ -1,4 +1,4 @@
-"""`fleet-consumer redrive` by hand: its settings, its words, and the file of a Job beside it."""
+"""`fleet-consumer redrive` by hand: its settings, its words, and the file of a Job next to it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_secured_brokers_are_named_as_for_the_other_commands(tmp_path: Path) -> 
         (["--bootstrap", "127.0.0.1:9"], "--group: is missing"),
         (["--group", "orders"], "--bootstrap: is missing"),
         (["--dry-run"], "--group: is missing"),
-        ([*WHERE, "--from", "noon"], "--from: 'noon' is no time"),
+        ([*WHERE, "--from", "noon"], "--from: 'noon' is not a time"),
         ([*WHERE, "--record", "3"], "PARTITION:OFFSET: is '3'"),
     ],
 )
@@ -61,10 +61,10 @@ def test_options_that_cannot_be_used_are_named(
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ("--rate", "1"), ("--record", "0:1"), ("--tls-ca", "x"), WHERE])
-def test_options_beside_a_file_are_refused_and_not_ignored(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_options_next_to_a_file_are_refused_and_not_ignored(words: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "redrive.json"
     file.write_text(json.dumps(document()))
-    with pytest.raises(SettingsInvalid, match="stands beside other options"):
+    with pytest.raises(SettingsInvalid, match="cannot be combined with other options"):
         by_hand(parser().parse_args(["redrive", "--config", str(file), *words]))
     assert not by_hand(parser().parse_args(["redrive", "--config", str(file)]))
     assert not by_hand(parser().parse_args(["redrive"])), "as a Job"
@@ -92,7 +92,7 @@ def test_summary_says_what_was_done_and_what_was_left() -> None:
     assert said(selected=3, moved=3) == "3 records put back; the retry workers of group 'orders' handle them"
     assert said("--dry-run", selected=3) == "3 records would be put back"
     assert said(movedBefore=2, guarded=1) == (
-        "0 records put back; 2 put back before; 1 put back 3 times already, and left alone"
+        "0 records put back; 2 put back before; 1 already put back 3 times, and left in the failed topic"
     )
     assert "`fleet-consumer failed count` with the same options" in said()
     assert "1 too large for the redrive topic" in said(selected=2, moved=1, refused=1)

@@ -75,7 +75,7 @@ def test_commit_that_others_replaced_at_once_is_reported() -> None:
         def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float) -> None:
             super().commit({part: OffsetAndMetadata(entry.offset + 9) for part, entry in offsets.items()}, timeout_s)
 
-    with pytest.raises(OffsetsOvertaken, match="since they were set"):
+    with pytest.raises(OffsetsOvertaken, match="were set, then changed by another program"):
         group_of(Overtaken({})).commit({FIRST: OffsetAndMetadata(0)}, {})
 
 
@@ -87,14 +87,14 @@ def test_target_is_a_word_or_a_time() -> None:
     assert [target_of(word, NOW) for word in ("earliest", "latest")] == [None, None]
     assert target_of("2h", NOW) == NOW - 7_200_000
     assert target_of("1960-01-01", NOW) == 0, "brokers take negative times for words"
-    with pytest.raises(SettingsInvalid, match="--to: 'Earlier' is no time"):
+    with pytest.raises(SettingsInvalid, match="--to: 'Earlier' is not a time"):
         target_of("Earlier", NOW)
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["reset", *WHERE, "--to", "noon"], "SettingsInvalid: --to: 'noon' is no time"),
+        (["reset", *WHERE, "--to", "noon"], "SettingsInvalid: --to: 'noon' is not a time"),
         (["reset", "--group", "orders", "--to", "latest"], "SettingsInvalid: --bootstrap: is missing"),
         (["skip", "orders:3", *WHERE], "SettingsInvalid: TOPIC-PARTITION:OFFSET: is 'orders:3'"),
     ],

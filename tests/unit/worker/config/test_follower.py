@@ -25,7 +25,7 @@ from tests.unit.worker.documents import changed, worker_document
 
 
 class Loop:
-    """Notes what it is to consume."""
+    """Records what it is to consume."""
 
     def __init__(self, topics: tuple[str, ...]) -> None:
         self.topics = topics
@@ -55,7 +55,7 @@ class Mount:
         return self.follower.follow(self.loop.topics, self.loop.subscribe)
 
 
-def test_retry_worker_subscribes_anew_when_delays_change(tmp_path: Path) -> None:
+def test_retry_worker_subscribes_again_when_delays_change(tmp_path: Path) -> None:
     mount = Mount(tmp_path, Role.RETRY)
     assert mount.loop.topics == ("_fleet.g.retry.5s", "_fleet.g.redrive")
     mount.write(document("5s", "1m"))

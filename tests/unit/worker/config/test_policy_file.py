@@ -1,4 +1,4 @@
-"""The policies file as a kubelet mounts it, as people write it, and as it should never look."""
+"""The policies file as a kubelet mounts it, as people write it, and in forms that are refused."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Mounted:
         if not self.path.is_symlink():
             self.path.symlink_to("..data/policies.json")
 
-    def look(self) -> bool:
-        self.clock.now += mounted_file.LOOK_INTERVAL_S
-        return self.file.look()
+    def reload(self) -> bool:
+        self.clock.now += mounted_file.CHECK_INTERVAL_S
+        return self.file.reload()
 
     @property
     def current(self) -> str | None:
@@ -73,30 +73,30 @@ def mounted(tmp_path: Path) -> Mounted:
 
 def test_file_replaced_through_symlinks_is_noticed_and_reported_once(mounted: Mounted) -> None:
     mounted.renew(json.dumps(document(OLD)))
-    assert mounted.look()
+    assert mounted.reload()
     assert mounted.current == OLD
-    assert not mounted.look()
+    assert not mounted.reload()
     mounted.renew(json.dumps(document(NEW)))
-    assert mounted.look()
+    assert mounted.reload()
     assert mounted.current == NEW
     mounted.renew(json.dumps(document(NEW)))
-    assert not mounted.look()  # other files, the same policies
+    assert not mounted.reload()  # other files, the same policies
 
 
 def test_a_file_written_in_place_is_noticed_too(mounted: Mounted) -> None:
     mounted.path.write_text(json.dumps(document(OLD)))
-    assert mounted.look()
+    assert mounted.reload()
     mounted.path.write_text(json.dumps(document(NEW, "30s")))
-    assert mounted.look()
+    assert mounted.reload()
     assert mounted.current == NEW
 
 
-def test_nothing_is_looked_at_twice_within_a_second(mounted: Mounted) -> None:
+def test_nothing_is_read_twice_within_a_second(mounted: Mounted) -> None:
     mounted.renew(json.dumps(document(OLD)))
-    assert mounted.look()
+    assert mounted.reload()
     mounted.renew(json.dumps(document(NEW)))
-    assert not mounted.file.look()
-    assert mounted.look()
+    assert not mounted.file.reload()
+    assert mounted.reload()
 
 
 @pytest.mark.parametrize(
@@ -117,22 +117,22 @@ def test_invalid_policies_are_reported_and_the_last_good_ones_stay(
     mounted: Mounted, content: str, kind: type[Exception]
 ) -> None:
     mounted.renew(json.dumps(document(OLD)))
-    assert mounted.look()
+    assert mounted.reload()
     mounted.path.unlink()
     mounted.path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert not mounted.look()
+    assert not mounted.reload()
     assert isinstance(mounted.file.last_error, kind)
     assert mounted.file.last_error.reason == ("PolicyInvalid" if kind is PolicyInvalid else "PolicyFileUnreadable")
     assert mounted.current == OLD
     mounted.path.write_text(json.dumps(document(OLD)))
-    assert not mounted.look()  # mended, and nothing new
+    assert not mounted.reload()  # corrected, and nothing new
     assert mounted.file.last_error is None
 
 
 def test_missing_file_is_an_error_until_it_exists(mounted: Mounted) -> None:
-    assert not mounted.look()
+    assert not mounted.reload()
     assert isinstance(mounted.file.last_error, FileUnreadable)
     assert str(mounted.path) in str(mounted.file.last_error)
     mounted.renew(json.dumps(document(OLD)))
-    assert mounted.look()
+    assert mounted.reload()
     assert mounted.file.last_error is None

@@ -1,4 +1,4 @@
-"""Every call of the handler is one observation, whether it is timed by itself or with its run."""
+"""Every call of the handler is one observation, whether it is timed on its own or with its run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Timed:
         self.clock.now += self.took
 
     def run(self, *took: float) -> None:
-        handle = self.times.begin(len(took))
+        handle = self.times.begin_run(len(took))
         for self.took in took:
             handle(RECORD)
         self.times.end(len(took))
@@ -70,7 +70,7 @@ def test_short_runs_are_always_timed_one_by_one() -> None:
 def test_time_for_something_else_is_left_out() -> None:
     timed = Timed()
     timed.run(*[1e-6] * 500)
-    handle = timed.times.begin(500)
+    handle = timed.times.begin_run(500)
     handle(RECORD)
     timed.times.pause()
     timed.clock.now += 60

@@ -39,7 +39,7 @@ class Shop:
             handle,
             {P0: [b"%d" % n for n in range(count)], P1: [b"%d" % n for n in range(count)]},
             executor=self.executor,
-            concurrency=Concurrency.of(batch=batch, size=size, max_poll_records=max_poll_records),
+            concurrency=Concurrency.sized(batch=batch, size=size, max_poll_records=max_poll_records),
             policies=policies,
         )
         self.consumer = self.bench.consumer
@@ -56,7 +56,7 @@ class Shop:
         self.bench.steps(2)
 
 
-def news(wait: Callable[[float], None]) -> SimpleNamespace:
+def changed(wait: Callable[[float], None]) -> SimpleNamespace:
     """Stands in for the event that a waiting callback sleeps on."""
     return SimpleNamespace(wait=wait, set=lambda: None, clear=lambda: None)
 
@@ -157,7 +157,7 @@ def test_revoked_partition_drops_waiting_records_and_commits_finished_ones() -> 
     assert shop.bench.topic("out") == [b"0", b"1", b"2"]
 
 
-def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
+def test_hung_record_does_not_hold_up_a_revocation_indefinitely() -> None:
     shop = Shop(3, size=3)
     shop.bench.steps(1)
     shop.executor.finish(0)
@@ -167,7 +167,7 @@ def test_hung_record_does_not_hold_up_a_revocation_for_ever() -> None:
     def time_passes(seconds: float) -> None:
         clock.now += seconds
 
-    loop._rounds._calls._news = news(time_passes)
+    loop._rounds._calls._changed = changed(time_passes)
     before = clock.now
     shop.consumer.script.append(lambda: shop.consumer.revoke(P0))
     shop.bench.steps(1)
@@ -198,7 +198,7 @@ def test_stop_waits_for_a_handler_no_longer_than_the_drain_time() -> None:
     assert shop.consumer.offsets[P0] == 0
 
 
-def test_nothing_starts_while_the_session_is_in_doubt() -> None:
+def test_nothing_starts_while_the_session_is_unconfirmed() -> None:
     shop = Shop(4)
     shop.bench.steps(1)
     shop.consumer.session = False
@@ -302,7 +302,7 @@ def test_any_schedule_loses_nothing_and_keeps_keys_in_order(seed: int, size: int
         else:
             shop.bench.clock.now += seconds
 
-    wakes._rounds._calls._news = news(meanwhile)
+    wakes._rounds._calls._changed = changed(meanwhile)
 
     def back(partition: Any) -> None:
         lives[partition] += 1
@@ -351,7 +351,7 @@ def test_memory_is_bounded_however_much_waits(batch: bool) -> None:
     assert sum(len(each.unfinished) for each in shop.bench.loop.partitions.values()) <= bound
 
 
-def test_output_that_is_not_listed_holds_its_partition_beside_others() -> None:
+def test_output_that_is_not_listed_holds_its_partition_next_to_others() -> None:
     shop = Shop(3, handle=lambda record: Produce("elsewhere" if record.partition == 0 else "out", record.value))
     shop.bench.steps(1)
     shop.finish_all()

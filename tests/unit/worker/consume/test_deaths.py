@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fleet_consumer.contract.breaker_mark import read_mark
+from fleet_consumer.contract.breaker_state import read_breaker_state
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.worker.consume.caution import Caution, Note, read_note
+from fleet_consumer.worker.consume.crash_guard import CrashGuard, CrashMarker, read_crash_marker
 from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
@@ -41,7 +41,7 @@ class Group:
         self.kills = kills
         self.logs = {each: [b"%d-%d" % (each.partition, n) for n in range(count)] for each, count in lengths.items()}
         self.offsets: dict[TopicPartition, int] = {}
-        self.marks: dict[TopicPartition, str] = {}
+        self.metadata: dict[TopicPartition, str] = {}
         self.written: list[Any] = []
         self.handled: list[bytes] = []
         self.deaths = 0
@@ -54,15 +54,15 @@ class Group:
         if self.kind != "alone":
             batch = self.kind == "batch"
             executor = ManualExecutor(self._handle_batch if batch else self._handle, 4, batch=batch)
-            concurrency = Concurrency.of(batch=batch, size=4, max_poll_records=20)
+            concurrency = Concurrency.sized(batch=batch, size=4, max_poll_records=20)
         logs = {each: values for each, values in self.logs.items() if each in owned or not owned}
         bench = Bench(
             self._handle, logs, per_poll=20, executor=executor, concurrency=concurrency, policies=self._policies
         )
         bench.consumer.key = lambda value: None
-        bench.loop.notes._by = f"{next(self._processes):08x}"
+        bench.loop.crash_markers._by = f"{next(self._processes):08x}"
         consumer: ScriptedConsumer = bench.consumer
-        consumer.offsets, consumer.marks, bench.producer.written = self.offsets, self.marks, self.written
+        consumer.offsets, consumer.metadata, bench.producer.written = self.offsets, self.metadata, self.written
         # Taken over from a dead one and kept in place: the loop replaces the mappings with each commit.
         consumer.commit = self._commit  # type: ignore[method-assign]
         if executor is not None:
@@ -85,7 +85,7 @@ class Group:
     def _commit(self, offsets: Any, timeout_s: float) -> None:
         for each, offset in offsets.items():
             assert offset.offset >= self.offsets.get(each, 0), "a commit never goes back"
-            self.offsets[each], self.marks[each] = offset.offset, offset.metadata
+            self.offsets[each], self.metadata[each] = offset.offset, offset.metadata
 
     def _handle(self, record: Record) -> None:
         if self.kills(record):
@@ -96,9 +96,9 @@ class Group:
         for record in records:
             self._handle(record)
 
-    def live(self, bench: Bench, executor: ManualExecutor | None, turns: int = 40) -> bool:
-        """Let a process work for some turns; whether it lives. A executor's other hands come to their end first."""
-        for _ in range(turns):
+    def live(self, bench: Bench, executor: ManualExecutor | None, steps: int = 40) -> bool:
+        """Let a process work for some steps; whether it lives. A executor's other hands come to their end first."""
+        for _ in range(steps):
             try:
                 bench.steps(1)
             except Death:
@@ -122,7 +122,7 @@ class Group:
                 if self.offsets == {each: len(values) for each, values in self.logs.items()}:
                     bench.loop.close(1)
                     return
-        raise AssertionError(f"still dying after {self.deaths} deaths: {self.offsets} {self.marks}")
+        raise AssertionError(f"still dying after {self.deaths} deaths: {self.offsets} {self.metadata}")
 
     def all_but(self, *values: bytes) -> set[bytes]:
         return {value for log in self.logs.values() for value in log} - set(values)
@@ -144,7 +144,7 @@ def test_record_that_kills_its_process_fails_as_poison_and_all_others_are_done(k
     assert set(group.handled) == group.all_but(poison)
     assert group.reasons() == [(FAILED, poison, b"poison")]
     assert group.offsets == LENGTHS
-    assert [read_note(mark) for mark in group.marks.values()] == [None, None]
+    assert [read_crash_marker(text) for text in group.metadata.values()] == [None, None]
     assert group.deaths <= 5
 
 
@@ -160,11 +160,11 @@ def test_only_the_killing_records_fail(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_repeated_kills_with_healthy_records_fail_none(kind: str) -> None:
-    """Each time after a few turns, wherever it is then: between records, with some in hand, before its first commit."""
+    """Each time after a few steps, wherever it is then: between records, with some in hand, before its first commit."""
     group = Group(kind, lambda record: False)
-    for turns in [0, 2, 1, 3, 0, 2, 1, 5, 3, 1, 4, 2]:
+    for steps in [0, 2, 1, 3, 0, 2, 1, 5, 3, 1, 4, 2]:
         bench, executor = group.begin()
-        group.live(bench, executor, turns)
+        group.live(bench, executor, steps)
         bench.steps(1)
     group.live_on()
     assert set(group.handled) == group.all_but()
@@ -173,7 +173,7 @@ def test_repeated_kills_with_healthy_records_fail_none(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_repeated_orderly_revocations_raise_no_suspicion(kind: str) -> None:
+def test_repeated_orderly_revocations_count_no_death(kind: str) -> None:
     group = Group(kind, lambda record: False)
     for _ in range(5):
         bench, _executor = group.begin()
@@ -181,7 +181,7 @@ def test_repeated_orderly_revocations_raise_no_suspicion(kind: str) -> None:
         bench.loop.stop()
         bench.clock.now += 60
         bench.loop.close(1)
-        assert {read_note(mark) for mark in group.marks.values()} == {None}
+        assert {read_crash_marker(text) for text in group.metadata.values()} == {None}
     group.live_on()
     assert group.written == []
 
@@ -193,69 +193,70 @@ def test_count_of_deaths_survives_owners_that_give_the_partition_back() -> None:
     bench, _ = group.begin()
     bench.consumer.script[:] = [lambda: (bench.consumer.assign(P0), bench.consumer.revoke(P0))]
     bench.steps(1)
-    assert group.marks[P0].startswith("fleet-hand=none;deaths=2")
+    assert group.metadata[P0].startswith("fleet-hand=none;deaths=2")
     group.live_on(2)
     assert group.deaths == 3
     assert group.reasons() == [(FAILED, b"0-0", b"poison")]
 
 
-def test_suspects_that_a_death_has_named_stay_named_when_the_partition_is_given_back() -> None:
-    found = read_note("fleet-hand=20;by=0a")
-    caution = Caution(found, 100, by="0b")
-    assert caution.take(50) == (1, "fleet-hand=1;deaths=1;named=20;by=0b fleet-dead=0a")
-    caution.came_back(101, 1, 0.0)
-    assert caution.released == "fleet-hand=none;named=19;by=0b"
-    again = Caution(read_note(caution.released), 101, by="0c")
+def test_suspected_records_that_a_death_has_named_stay_named_when_the_partition_is_given_back() -> None:
+    found = read_crash_marker("fleet-hand=20;by=0a")
+    guard = CrashGuard(found, 100, by="0b")
+    assert guard.next_count(50) == (1, "fleet-hand=1;deaths=1;named=20;by=0b fleet-dead=0a")
+    guard.count_handled(101, 1, 0.0)
+    assert guard.released == "fleet-hand=none;named=19;by=0b"
+    again = CrashGuard(read_crash_marker(guard.released), 101, by="0c")
     for offset in range(101, 120):
-        assert again.take(50)[0] == 1
-        again.came_back(offset + 1, 1, 0.0)
-    assert again.take(50)[0] > 1
+        assert again.next_count(50)[0] == 1
+        again.count_handled(offset + 1, 1, 0.0)
+    assert again.next_count(50)[0] > 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_partition_that_bounces_between_living_workers_by_lost_sessions_condemns_no_record(kind: str) -> None:
-    """A lost session may commit nothing, so its note stays; its process finds itself among the dead, and is not."""
+    """A lost session may commit nothing, so its crash marker stays; its process finds itself among the dead, and is
+    not."""
     group = Group(kind, lambda record: False, {P0: 3})
     group.kills = at(P0, 0)  # so slow that each session is lost with it in hand: as good as a death to the next owner
     for process in ("0a", "0b") * 4:
         bench, executor = group.begin()
-        bench.loop.notes._by = process
+        bench.loop.crash_markers._by = process
         assert not group.live(bench, executor)
     assert group.written == []
-    note = read_note(group.marks[P0])
-    assert note is not None
-    assert (note.by, note.deaths, note.dead) == ("0b", 1, ("0a",))
+    marker = read_crash_marker(group.metadata[P0])
+    assert marker is not None
+    assert (marker.by, marker.deaths, marker.dead) == ("0b", 1, ("0a",))
     group.kills = lambda record: False
     group.live_on()
     assert set(group.handled) == group.all_but()
 
 
-def test_real_deaths_count_on_beside_a_process_that_was_taken_for_dead() -> None:
-    found = read_note("fleet-hand=1;deaths=2;by=0d fleet-dead=0a,0b")
-    back = Caution(found, 100, by="0a")
+def test_real_deaths_count_on_next_to_a_process_that_was_taken_for_dead() -> None:
+    found = read_crash_marker("fleet-hand=1;deaths=2;by=0d fleet-dead=0a,0b")
+    back = CrashGuard(found, 100, by="0a")
     assert (back.deaths, back.condemned) == (2, False), "0b and 0d"
-    assert read_note(back.take(9)[1]) == Note(1, 2, "0a", dead=("0b", "0d"))
-    stranger = Caution(found, 100, by="0e")
-    assert (stranger.deaths, stranger.condemned) == (3, True)
+    assert read_crash_marker(back.next_count(9)[1]) == CrashMarker(1, 2, "0a", dead=("0b", "0d"))
+    other = CrashGuard(found, 100, by="0e")
+    assert (other.deaths, other.condemned) == (3, True)
 
 
 def test_progress_clears_the_list_of_the_dead_and_giving_back_keeps_it() -> None:
-    caution = Caution(read_note("fleet-hand=1;by=0a"), 100, by="0b")
-    assert caution.released == "fleet-hand=none;deaths=1;by=0b fleet-dead=0a"
-    caution.came_back(101, 1, 0.0)
-    assert "fleet-dead" not in caution.released + caution.take(5)[1]
+    guard = CrashGuard(read_crash_marker("fleet-hand=1;by=0a"), 100, by="0b")
+    assert guard.released == "fleet-hand=none;deaths=1;by=0b fleet-dead=0a"
+    guard.count_handled(101, 1, 0.0)
+    assert "fleet-dead" not in guard.released + guard.next_count(5)[1]
 
 
 def test_list_of_the_dead_is_short_and_notes_without_one_are_read() -> None:
-    note = read_note("fleet-hand=1;deaths=7;by=0d fleet-dead=0a,0b,0c")
-    assert Caution(note, 100, by="0e").take(9)[1] == "fleet-hand=1;deaths=8;by=0e fleet-dead=0b,0c,0d"
-    assert Caution(read_note("fleet-hand=1;deaths=1;by=0d"), 100, by="0e").deaths == 2
-    assert read_note("fleet-hand=1;deaths=1;by=0d fleet-dead=" + "0a," * 99 + "0b") == Note(1, 1, "0d")
+    marker = read_crash_marker("fleet-hand=1;deaths=7;by=0d fleet-dead=0a,0b,0c")
+    assert CrashGuard(marker, 100, by="0e").next_count(9)[1] == "fleet-hand=1;deaths=8;by=0e fleet-dead=0b,0c,0d"
+    assert CrashGuard(read_crash_marker("fleet-hand=1;deaths=1;by=0d"), 100, by="0e").deaths == 2
+    assert read_crash_marker("fleet-hand=1;deaths=1;by=0d fleet-dead=" + "0a," * 99 + "0b") == CrashMarker(1, 1, "0d")
 
 
 def test_list_of_the_dead_does_not_hide_the_note_from_workers_that_know_none() -> None:
     """They read the first word, and know no field in it that came later."""
-    words = Note(1, 2, "0a", 20, ("0b", "0c")).text.split(" ")
+    words = CrashMarker(1, 2, "0a", 20, ("0b", "0c")).text.split(" ")
     assert words == ["fleet-hand=1;deaths=2;named=20;by=0a", "fleet-dead=0b,0c"]
 
 
@@ -263,15 +264,15 @@ def test_list_of_the_dead_does_not_hide_the_note_from_workers_that_know_none() -
     "text", ["", "fleet-hand=", "fleet-hand=-1", "fleet-hand=open;deaths=x", "fleet-hand=0", "hand=1"]
 )
 def test_foreign_commit_metadata_is_not_a_note(text: str) -> None:
-    assert read_note(text) is None
+    assert read_crash_marker(text) is None
 
 
-def test_note_stands_beside_a_breakers_mark() -> None:
-    assert read_note("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == Note(3, 2, "0a")
-    assert read_mark("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == 5
+def test_crash_marker_stands_next_to_a_breakers_state() -> None:
+    assert read_crash_marker("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == CrashMarker(3, 2, "0a")
+    assert read_breaker_state("fleet-hand=3;deaths=2;by=0a fleet-breaker=open;until=5") == 5
 
 
-def test_records_that_were_beside_the_one_that_kills_are_not_counted_with_it() -> None:
+def test_records_that_were_next_to_the_one_that_kills_are_not_counted_with_it() -> None:
     """The head of another partition waits each time while its owner dies, and never had a chance."""
     group = Group("alone", at(P0, 0), {P0: 1, P1: 1})
     group.live_on()

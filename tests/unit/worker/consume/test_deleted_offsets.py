@@ -10,8 +10,8 @@ import pytest
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Gap, Record, Records, Run
 from fleet_consumer.retry.failure import HttpStatus
-from fleet_consumer.retry.headers import Reading
-from fleet_consumer.worker.consume.caution import Note
+from fleet_consumer.retry.headers import ReplayEpoch
+from fleet_consumer.worker.consume.crash_guard import CrashMarker
 from fleet_consumer.worker.consume.pending import Concurrency
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench, values
@@ -33,11 +33,13 @@ class Deleted:
         self.handled: list[int] = []
         self.refusals = 3
         self.executor = ManualExecutor(self.handle, calls) if calls else None
-        concurrency = Concurrency.of(batch=False, size=calls, max_poll_records=20) if calls else None
+        concurrency = Concurrency.sized(batch=False, size=calls, max_poll_records=20) if calls else None
         self.bench = Bench(self.handle, {P0: values(END)}, executor=self.executor, concurrency=concurrency)
         self.consumer = self.bench.consumer
         self.consumer.offsets[P0] = COMMIT
-        self.consumer.marks[P0] = " ".join([Note(None, by="a").text] * died + [Reading().mark(COMMIT)])
+        self.consumer.metadata[P0] = " ".join(
+            [CrashMarker(None, by="a").text] * died + [ReplayEpoch().metadata(COMMIT)]
+        )
         self.skipped = 0
         self.lowest = END
         self._told = told
@@ -84,9 +86,11 @@ def test_record_that_stays_behind_deleted_offsets_is_sought_back_to_and_they_are
 
 def test_record_that_cannot_be_handed_out_behind_deleted_offsets_is_sought_back_to() -> None:
     deleted = Deleted(told=False, died=True)
-    take = deleted.bench.loop.notes.take
+    admit = deleted.bench.loop.crash_markers.admit_records
     refusals = [(0, None)] * 3
-    deleted.bench.loop.notes.take = lambda *about: refusals.pop() if refusals and deleted.handled else take(*about)
+    deleted.bench.loop.crash_markers.admit_records = lambda *about: (
+        refusals.pop() if refusals and deleted.handled else admit(*about)
+    )
     deleted.steps(40)
     assert (deleted.handled, deleted.skipped) == (ALL, 89)
 
@@ -94,17 +98,17 @@ def test_record_that_cannot_be_handed_out_behind_deleted_offsets_is_sought_back_
 @pytest.mark.parametrize("calls", [0, 2], ids=["alone", "concurrent"])
 def test_no_commit_goes_back_into_deleted_offsets(calls: int) -> None:
     deleted = Deleted(died=True, calls=calls)
-    # The note of a record in hand cannot be written.
-    take = deleted.bench.loop.notes.take
-    deleted.bench.loop.notes.take = lambda *about: take(*about) if not deleted.handled else (0, None)
+    # The crash marker of a record in hand cannot be written.
+    admit = deleted.bench.loop.crash_markers.admit_records
+    deleted.bench.loop.crash_markers.admit_records = lambda *about: admit(*about) if not deleted.handled else (0, None)
     committed: list[int] = []
     commit = deleted.consumer.commit
 
-    def noted(offsets: dict[Any, OffsetAndMetadata], timeout_s: float) -> None:
+    def recorded(offsets: dict[Any, OffsetAndMetadata], timeout_s: float) -> None:
         committed.extend(entry.offset for entry in offsets.values())
         commit(offsets, timeout_s)
 
-    deleted.consumer.commit = noted
+    deleted.consumer.commit = recorded
     deleted.steps(40)
     assert START in committed
     assert committed == sorted(committed)

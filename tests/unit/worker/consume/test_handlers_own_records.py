@@ -14,7 +14,7 @@ from tests.unit.retry.policies import policies
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, Bench
 
-HOP = "_fleet.g.retry.5s"
+RETRY_TOPIC = "_fleet.g.retry.5s"
 TRACE = ("trace", b"t")
 
 
@@ -36,7 +36,7 @@ def loop(handle: Callable[[Any], Any], kind: str, **settings: Any) -> tuple[Benc
     else:
         batch = kind == "batch"
         executor = ManualExecutor(handle, 2, batch=batch)
-        concurrency = Concurrency.of(batch=batch, size=2, max_poll_records=500)
+        concurrency = Concurrency.sized(batch=batch, size=2, max_poll_records=500)
         bench = Bench(lambda r: None, {P0: [b"0", b"1", b"2"]}, executor=executor, concurrency=concurrency, **settings)
     bench.consumer.record = with_header
     return bench, executor
@@ -70,7 +70,7 @@ def test_failed_record_is_written_as_it_was_read(kind: str, filled: bool, monkey
     monkeypatch.setattr(FetchedRecord.habits, "fill", filled)
     bench, executor = loop(handle, kind, policies=lambda: policies("5s"))
     run(bench, executor)
-    assert as_read(bench.producer.written) == [(HOP, b"k", value, [TRACE]) for value in (b"0", b"1", b"2")]
+    assert as_read(bench.producer.written) == [(RETRY_TOPIC, b"k", value, [TRACE]) for value in (b"0", b"1", b"2")]
     assert bench.consumer.offsets == {P0: 3}
     origins = [dict(headers)["kr-origin-offset"] for _, _, _, headers in bench.producer.written]
     assert origins == [b"0", b"1", b"2"]

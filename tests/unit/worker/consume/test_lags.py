@@ -1,4 +1,4 @@
-"""Lag and time behind of a worker's partitions: unknown is not zero, nothing is asked unless somebody looks."""
+"""Lag and time behind of a worker's partitions: unknown is not zero, nothing is asked unless somebody scrapes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_time_behind_is_that_of_the_oldest_record_in_hand() -> None:
     found = partition(position=8, ago=60)
     assert behind(found, 10) == 60
     assert behind(found, 10, record(8, 50)) == 50
-    found.begin(Unfinished(record(7, 90), "done", []))
+    found.add_unfinished(Unfinished(record(7, 90), "done", []))
     assert behind(found, 10, record(8, 50)) == 90
 
 
@@ -71,7 +71,7 @@ def test_record_after_a_quiet_time_is_no_older_than_that_time() -> None:
     assert behind(found, 8) == 0
     assert seconds_behind(found, 9, lambda: None, NOW + 1) == 1
     assert seconds_behind(found, 9, lambda: None, NOW + 3600) == 3600
-    assert behind(partition(position=8, ago=7200), 9) == 7200, "nobody has looked before"
+    assert behind(partition(position=8, ago=7200), 9) == 7200, "nobody has scraped before"
 
 
 def test_record_without_a_timestamp_or_from_the_future_is_not_behind() -> None:
@@ -99,26 +99,26 @@ class Brokers:
 def test_ends_are_looked_up_once_in_some_seconds_however_often_somebody_scrapes() -> None:
     brokers, clock = Brokers(), StillClock()
     ends = Ends(cast("Consumer", brokers), clock)
-    assert [ends.look([P0]) for _ in range(10)] == [{P0: 2}] * 10
+    assert [ends.current([P0]) for _ in range(10)] == [{P0: 2}] * 10
     assert len(brokers.lookups) == 1
     brokers.answer = {P0: 5}
     clock.now += EVERY_S
-    assert ends.look([P0]) == {P0: 5}
+    assert ends.current([P0]) == {P0: 5}
 
 
 def test_late_answer_is_for_the_next_scrape_and_old_ends_are_unknown() -> None:
     brokers, clock = Brokers(), StillClock()
     ends = Ends(cast("Consumer", brokers), clock)
-    ends.look([P0])
+    ends.current([P0])
     brokers.answer = None
     clock.now += EVERY_S
-    assert ends.look([P0]) == {P0: 2}, "the answer is awaited no longer than a scrape may last"
+    assert ends.current([P0]) == {P0: 2}, "the answer is awaited no longer than a scrape may last"
     brokers.lookups[-1].end({P0: 7})
-    assert ends.look([P0]) == {P0: 7}
+    assert ends.current([P0]) == {P0: 7}
     clock.now += OLD_S
-    assert ends.look([P0]) == {}
+    assert ends.current([P0]) == {}
     clock.now += EVERY_S
-    ends.look([P0])
+    ends.current([P0])
     assert brokers.lookups[-2].cancelled
 
 
@@ -128,20 +128,20 @@ def test_broker_that_does_not_answer_leaves_what_was_known_of_its_partitions() -
     ends = Ends(cast("Consumer", brokers), clock)
     other = TopicPartition("t", 1)
     brokers.answer = {P0: 2, other: 7}
-    assert ends.look([P0, other]) == {P0: 2, other: 7}
+    assert ends.current([P0, other]) == {P0: 2, other: 7}
     brokers.answer = {P0: 3}
     clock.now += EVERY_S
-    assert ends.look([P0, other]) == {P0: 3, other: 7}
+    assert ends.current([P0, other]) == {P0: 3, other: 7}
     clock.now += OLD_S - EVERY_S
-    assert ends.look([P0, other]) == {P0: 3}, "it is too old"
+    assert ends.current([P0, other]) == {P0: 3}, "it is too old"
 
 
 def test_lookup_that_failed_leaves_what_was_known() -> None:
     brokers, clock = Brokers(), StillClock()
     ends = Ends(cast("Consumer", brokers), clock)
-    ends.look([P0])
+    ends.current([P0])
     brokers.answer = None
     clock.now += EVERY_S
-    ends.look([P0])
+    ends.current([P0])
     brokers.lookups[-1].end(None, OSError("no broker"))
-    assert ends.look([P0]) == {P0: 2}
+    assert ends.current([P0]) == {P0: 2}

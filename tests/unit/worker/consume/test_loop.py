@@ -197,7 +197,7 @@ def test_lost_partitions_are_not_committed() -> None:
     assert bench.stats.lost_partitions == 1
 
 
-def test_no_record_is_handled_while_the_session_is_in_doubt() -> None:
+def test_no_record_is_handled_while_the_session_is_unconfirmed() -> None:
     bench: Bench
     seen: list[int] = []
 
@@ -233,7 +233,7 @@ def test_batch_continues_when_the_session_is_confirmed_again() -> None:
     assert seen == [0, 1, 2]
 
 
-def test_stop_hands_out_no_more_of_the_batch_while_the_session_is_in_doubt() -> None:
+def test_stop_hands_out_no_more_of_the_batch_while_the_session_is_unconfirmed() -> None:
     bench: Bench
     seen: list[int] = []
 
@@ -304,7 +304,7 @@ def test_commit_that_fails_is_counted_and_repeated_while_the_partition_is_owned(
 
 
 def test_records_wait_in_order_until_the_first_commit_however_many_runs_a_poll_brings() -> None:
-    """Each run was sought back to. The last one won, and the records before it were never handled."""
+    """Only the first run is sought back to: after a seek to a later run, the records before it would be skipped."""
     seen: list[int] = []
     bench = Bench(lambda record: seen.append(record.offset), {P0: values(9)})
     bench.consumer.per_run = 3

@@ -24,7 +24,7 @@ class Outage:
             lambda record: None,
             {P0: [b"%d" % n for n in range(4)]},
             executor=self.executor,
-            concurrency=Concurrency.of(batch=True, size=2, max_poll_records=500),
+            concurrency=Concurrency.sized(batch=True, size=2, max_poll_records=500),
             policies=lambda: self.policies,
         )
         self.bench.steps(3)

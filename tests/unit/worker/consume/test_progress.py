@@ -5,17 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.contract.breaker_mark import breaker_mark, closed_mark, read_closed_mark
+from fleet_consumer.contract.breaker_state import closed_breaker_state, open_breaker_state, read_closed_breaker_state
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.producer import ProduceFailed, SendHandle
 from fleet_consumer.record import Record, TopicPartition
-from fleet_consumer.retry.headers import Reading
+from fleet_consumer.retry.headers import ReplayEpoch
 from fleet_consumer.worker.consume.outbox import Outgoing
 from fleet_consumer.worker.consume.progress import (
     PartitionProgress,
     Unfinished,
     committable,
-    note_commit,
+    record_commit,
 )
 
 PARTITION = TopicPartition("t", 0)
@@ -36,12 +36,12 @@ class Written(Outgoing):
 
 def begun() -> PartitionProgress:
     partition = PartitionProgress(PARTITION)
-    partition.reading = Reading()
+    partition.replay_epoch = ReplayEpoch()
     return partition
 
 
 def entry(offset: int, epoch: int) -> OffsetAndMetadata:
-    return OffsetAndMetadata(offset, epoch, Reading().mark(offset))
+    return OffsetAndMetadata(offset, epoch, ReplayEpoch().metadata(offset))
 
 
 def record(offset: int, epoch: int = 4) -> Record:
@@ -67,16 +67,16 @@ def test_record_with_an_open_write_holds_back_all_later_offsets() -> None:
     first, second = Written(), Written(done=True)
     partition.unfinished.extend([unfinished(10, first), unfinished(11, second)])
     partition.handled(20, 4)
-    assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
+    assert (partition.pop_finished(), partition.committable()) == ([], entry(10, 4))
     first.acknowledge()
-    assert (partition.settle(), partition.committable()) == (["done", "done"], entry(21, 4))
+    assert (partition.pop_finished(), partition.committable()) == (["done", "done"], entry(21, 4))
 
 
 def test_write_that_failed_is_not_finished() -> None:
     partition = begun()
     partition.unfinished.append(unfinished(10, Written(done=True, error=ProduceFailed("out", "_FATAL", "no"))))
     partition.handled(10, 4)
-    assert (partition.settle(), partition.committable()) == ([], entry(10, 4))
+    assert (partition.pop_finished(), partition.committable()) == ([], entry(10, 4))
 
 
 def test_offset_is_committed_once() -> None:
@@ -84,13 +84,13 @@ def test_offset_is_committed_once() -> None:
     partitions[PARTITION].handled(5, 0)
     offsets = committable(partitions)
     assert offsets == {PARTITION: entry(6, 0)}
-    note_commit(partitions, offsets, None, 0.0)
+    record_commit(partitions, offsets, None, 0.0)
     assert committable(partitions) == {}
 
 
 def test_commit_of_a_partition_that_went_away_is_ignored() -> None:
     partitions: dict[TopicPartition, PartitionProgress] = {}
-    note_commit(partitions, {PARTITION: entry(6, 0)}, None, 0.0)
+    record_commit(partitions, {PARTITION: entry(6, 0)}, None, 0.0)
     assert partitions == {}
 
 
@@ -107,7 +107,7 @@ def test_committable_is_the_first_unfinished_record_in_any_order_of_acknowledgem
         partition.handled(offset, 0)
     random.shuffle(writes)
     while True:
-        partition.settle()
+        partition.pop_finished()
         still_open = [offset for offset, write in writes if not write.done]
         if records:
             committable = partition.committable()
@@ -126,7 +126,7 @@ def test_gap_at_the_end_is_committed_once_all_before_it_is_finished() -> None:
     partition.pass_gap(5, 7)
     assert partition.committable() == entry(4, 4)
     write.acknowledge()
-    partition.settle()
+    partition.pop_finished()
     assert partition.committable() == entry(7, 2)
     partition.pass_gap(7, 9)
     assert partition.committable() == entry(9, 2)
@@ -146,35 +146,35 @@ def test_gap_of_a_partition_that_has_given_no_record_is_committed_and_ends_when_
     partition.start = 3
     partition.pass_gap(3, 5)
     assert partition.committable() == entry(5, -1)
-    partition.read(5)
+    partition.records_arrived(5)
     assert partition.committable() == entry(3, -1)
 
 
 def test_mark_of_a_closed_breaker_rides_along_and_one_of_an_open_breaker_is_committed_and_cleared() -> None:
-    """A closed breaker is marked anew every few seconds: partitions that do not move are spared those commits."""
+    """A closed breaker is published again every few seconds: partitions that do not move are spared those commits."""
     partition = begun()
     partition.handled(41, 4)
-    partition.committed, partition.mark = 42, Reading().mark(42)
-    assert partition.committable(closed_mark(7)) is None
-    opened = partition.committable(breaker_mark(8))
+    partition.committed, partition.committed_metadata = 42, ReplayEpoch().metadata(42)
+    assert partition.committable(closed_breaker_state(7)) is None
+    opened = partition.committable(open_breaker_state(8))
     assert opened is not None
-    partition.mark = opened.metadata
-    assert partition.committable(closed_mark(9)) is not None, "an open mark must not stand"
-    partition.mark = Reading().mark(42)
+    partition.committed_metadata = opened.metadata
+    assert partition.committable(closed_breaker_state(9)) is not None, "an open state must not stay"
+    partition.committed_metadata = ReplayEpoch().metadata(42)
     partition.handled(42, 4)
-    moved = partition.committable(closed_mark(9))
+    moved = partition.committable(closed_breaker_state(9))
     assert moved is not None
-    assert read_closed_mark(moved.metadata) == 9
+    assert read_closed_breaker_state(moved.metadata) == 9
 
 
-def test_in_flight_note_is_committed_beside_a_closed_breakers_mark() -> None:
+def test_in_flight_marker_is_committed_next_to_a_closed_breakers_state() -> None:
     """A partition given back in order says so in its last commit, or its next owner would look for a deadly record."""
     partition = begun()
-    partition.note = "fleet-hand=open"
+    partition.crash_marker = "fleet-hand=open"
     partition.handled(4, 2)
-    first = partition.committable(closed_mark(7))
+    first = partition.committable(closed_breaker_state(7))
     assert first is not None
-    partition.committed, partition.mark = first.offset, first.metadata
-    assert partition.committable(closed_mark(9)) is None
-    partition.note = ""
-    assert partition.committable(closed_mark(9)) is not None
+    partition.committed, partition.committed_metadata = first.offset, first.metadata
+    assert partition.committable(closed_breaker_state(9)) is None
+    partition.crash_marker = ""
+    assert partition.committable(closed_breaker_state(9)) is not None

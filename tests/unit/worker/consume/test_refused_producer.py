@@ -49,7 +49,7 @@ def test_producer_that_cannot_be_made_holds_the_partition_and_no_rule_drops_its_
     executor, concurrency = None, None
     if kind != "inline":
         executor = ManualExecutor(handle, size=2, batch=kind == "batch")
-        concurrency = Concurrency.of(batch=kind == "batch", size=2, max_poll_records=500)
+        concurrency = Concurrency.sized(batch=kind == "batch", size=2, max_poll_records=500)
     bench = Bench(handle, {P0: values(3)}, policies=lambda: found, executor=executor, concurrency=concurrency)
     shop = Closed(monkeypatch, bench)
     for _ in range(6):
@@ -74,7 +74,9 @@ def test_producer_that_cannot_be_made_holds_the_partition_and_no_rule_drops_its_
     assert bench.consumer.offsets == {P0: 3}
 
 
-def test_record_that_fails_stays_while_the_producer_of_its_hop_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_fails_stays_while_the_producer_of_its_retry_publish_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails(record: Record) -> None:
         raise ValueError("no")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleet_consumer.contract import naming
-from fleet_consumer.contract.breaker_mark import Breakers
+from fleet_consumer.contract.breaker_state import Breakers
 from fleet_consumer.contract.policies import Policies
 from fleet_consumer.record import Gap, Record, Records, TopicPartition
 from fleet_consumer.retry.headers import HeaderList
@@ -27,7 +27,7 @@ START_MS = 1_700_001_000_000
 """The time of day of a bench that has just begun."""
 
 
-def hop(origin_offset: int, attempt: int = 1) -> HeaderList:
+def waiting_headers(origin_offset: int, attempt: int = 1) -> HeaderList:
     told = {
         "kr-attempt": attempt,
         "kr-origin-topic": "orders",
@@ -66,7 +66,7 @@ class Shop:
             executor=executor,
             concurrency=None
             if executor is None
-            else Concurrency.of(batch=batch, size=executor.size, max_poll_records=500),
+            else Concurrency.sized(batch=batch, size=executor.size, max_poll_records=500),
             policies=lambda: found or policies("5s", "5s"),
             retry_group="g",
             skips=skips,
@@ -96,7 +96,7 @@ class Shop:
 
 def test_handler_gets_the_origin_and_the_retry_partition_advances() -> None:
     seen: list[Record] = []
-    shop = Shop(seen.append, [(START_MS - 5_000, hop(42))])
+    shop = Shop(seen.append, [(START_MS - 5_000, waiting_headers(42))])
     shop.bench.steps(2)
     (record,) = seen
     assert (record.topic, record.partition, record.offset, record.timestamp) == ("orders", 3, 42, 77)
@@ -109,7 +109,7 @@ def test_handler_gets_the_origin_and_the_retry_partition_advances() -> None:
 
 def test_record_is_handled_at_its_due_time_and_never_early() -> None:
     times: list[float] = []
-    shop = Shop(lambda record: times.append(shop.bench.clock.now), [(START_MS, hop(n)) for n in range(3)])
+    shop = Shop(lambda record: times.append(shop.bench.clock.now), [(START_MS, waiting_headers(n)) for n in range(3)])
     shop.pass_time(4.9)
     assert times == []
     ((place, head),) = shop.bench.intake.heads.items()
@@ -121,7 +121,7 @@ def test_record_is_handled_at_its_due_time_and_never_early() -> None:
 
 
 def test_waiting_partition_costs_no_more_polls_than_an_idle_one() -> None:
-    shop = Shop(lambda record: None, [(START_MS + 50_000, hop(0))])
+    shop = Shop(lambda record: None, [(START_MS + 50_000, waiting_headers(0))])
     shop.bench.steps(3)
     polls = shop.consumer.polls
     shop.pass_time(4)
@@ -130,7 +130,7 @@ def test_waiting_partition_costs_no_more_polls_than_an_idle_one() -> None:
 
 def test_records_that_are_due_at_nearly_the_same_time_are_woken_together() -> None:
     times: list[float] = []
-    laid = [(START_MS + 2 * n, hop(n)) for n in range(100)]
+    laid = [(START_MS + 2 * n, waiting_headers(n)) for n in range(100)]
     shop = Shop(lambda record: times.append(shop.bench.clock.now), laid)
     shop.pass_time(5.5)
     assert len(times) == 100
@@ -142,7 +142,7 @@ def test_records_that_are_due_at_nearly_the_same_time_are_woken_together() -> No
 
 def test_head_that_waits_is_recomputed_after_the_partition_was_given_back() -> None:
     seen: list[Record] = []
-    shop = Shop(seen.append, [(START_MS, hop(0))])
+    shop = Shop(seen.append, [(START_MS, waiting_headers(0))])
     shop.pass_time(1)
     shop.consumer.revoke(R0)
     assert (shop.bench.intake.heads, shop.bench.pauses.reasons) == ({}, {})
@@ -155,17 +155,25 @@ def test_head_that_waits_is_recomputed_after_the_partition_was_given_back() -> N
 
 def test_redriven_records_wait_for_nothing() -> None:
     seen: list[Record] = []
-    shop = Shop(seen.append, [(START_MS, hop(7, attempt=0))], partition=REDRIVE)
+    shop = Shop(seen.append, [(START_MS, waiting_headers(7, attempt=0))], partition=REDRIVE)
     shop.bench.steps(2)
     assert [record.offset for record in seen] == [7]
 
 
 @pytest.mark.parametrize("concurrent", [False, True])
-def test_copy_of_a_hop_is_passed_over_counted_and_committed_past(concurrent: bool) -> None:
+def test_copy_of_a_retry_publish_is_passed_over_counted_and_committed_past(concurrent: bool) -> None:
     seen: list[Record] = []
     executor = ManualExecutor(seen.append, 4) if concurrent else None
     shop = Shop(
-        seen.append, [(0, hop(1)), (0, hop(2)), (0, hop(1)), (0, hop(1, attempt=2)), (0, hop(2))], executor=executor
+        seen.append,
+        [
+            (0, waiting_headers(1)),
+            (0, waiting_headers(2)),
+            (0, waiting_headers(1)),
+            (0, waiting_headers(1, attempt=2)),
+            (0, waiting_headers(2)),
+        ],
+        executor=executor,
     )
     for _ in range(4):
         shop.bench.steps(1)
@@ -180,10 +188,12 @@ def test_copy_of_a_hop_is_passed_over_counted_and_committed_past(concurrent: boo
 def test_copy_is_recognized_after_a_rebalance_from_records_before_the_committed_offset() -> None:
     seen: list[int] = []
     count = REBUILD_RECORDS + 500
-    shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(count)], committed=count)
+    shop = Shop(
+        lambda record: seen.append(record.offset), [(0, waiting_headers(n)) for n in range(count)], committed=count
+    )
     shop.pass_time(2)
     assert shop.bench.loop.partitions[R0].start == count
-    shop.lay((0, hop(499)), (0, hop(500)), (0, hop(9999)))
+    shop.lay((0, waiting_headers(499)), (0, waiting_headers(500)), (0, waiting_headers(9999)))
     shop.bench.steps(2)
     assert seen == [499, 9999], "499 lies before the window"
     assert shop.bench.stats.suppressed == 1
@@ -192,7 +202,7 @@ def test_copy_is_recognized_after_a_rebalance_from_records_before_the_committed_
 
 
 def test_revocation_while_history_is_read_commits_nothing_backwards() -> None:
-    shop = Shop(lambda record: None, [(0, hop(n)) for n in range(900)], committed=900)
+    shop = Shop(lambda record: None, [(0, waiting_headers(n)) for n in range(900)], committed=900)
     stood: list[int] = []
 
     def revoke() -> None:
@@ -207,7 +217,7 @@ def test_revocation_while_history_is_read_commits_nothing_backwards() -> None:
 
 
 def test_reading_never_goes_back_before_the_beginning_of_the_log() -> None:
-    shop = Shop(lambda record: None, [(0, hop(n)) for n in range(900)], committed=900)
+    shop = Shop(lambda record: None, [(0, waiting_headers(n)) for n in range(900)], committed=900)
     shop.consumer.log_starts[R0] = 850
     stood: list[int] = []
     shop.bench.steps(1)
@@ -217,9 +227,9 @@ def test_reading_never_goes_back_before_the_beginning_of_the_log() -> None:
 
 
 def test_log_ending_before_the_committed_offset_is_handled_from_its_beginning() -> None:
-    """The topic was made anew, or a leader lost its end: what lies below the committed offset was never handled."""
+    """The topic was created again, or a leader lost its end: what lies below the committed offset was never handled."""
     seen: list[int] = []
-    shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(40)], committed=900)
+    shop = Shop(lambda record: seen.append(record.offset), [(0, waiting_headers(n)) for n in range(40)], committed=900)
     shop.bench.steps(2)
     assert shop.consumer.position(R0) == 900, "out of range, so that the reset policy decides"
     shop.consumer.script.append(lambda: shop.consumer.seek(R0, 0))
@@ -232,7 +242,7 @@ def test_log_truncated_while_assigned_is_handled_from_the_new_position(
     read_before: int,
 ) -> None:
     seen: list[int] = []
-    shop = Shop(lambda record: seen.append(record.offset), [(0, hop(n)) for n in range(900)], committed=900)
+    shop = Shop(lambda record: seen.append(record.offset), [(0, waiting_headers(n)) for n in range(900)], committed=900)
     shop.consumer.log_starts[R0] = 100
     shop.bench.steps(2 + read_before)
     shop.consumer.logs[R0] = [b"new"] * 30
@@ -244,19 +254,22 @@ def test_log_truncated_while_assigned_is_handled_from_the_new_position(
 def test_attempts_beyond_the_newest_sequence_are_no_copies_of_each_other() -> None:
     """Their own revision is forgotten, so both are its last attempt; they were two all the same."""
     seen: list[int] = []
-    shop = Shop(lambda record: seen.append(record.attempt), [(0, hop(1, attempt=5)), (0, hop(1, attempt=6))])
+    shop = Shop(
+        lambda record: seen.append(record.attempt),
+        [(0, waiting_headers(1, attempt=5)), (0, waiting_headers(1, attempt=6))],
+    )
     shop.bench.steps(2)
     assert (seen, shop.bench.stats.suppressed) == ([2, 2], 0)
 
 
 def test_clock_that_is_set_back_holds_up_no_record_that_is_due() -> None:
     seen: list[int] = []
-    shop = Shop(lambda record: seen.append(record.offset), [(START_MS, hop(0))])
+    shop = Shop(lambda record: seen.append(record.offset), [(START_MS, waiting_headers(0))])
     shop.pass_time(5.1)
     assert seen == [0]
     wall = shop.bench.clock.wall
     shop.bench.clock.wall = lambda: wall() - 3_600  # type: ignore[method-assign]
-    shop.lay((START_MS - 3_594_000, hop(1)))
+    shop.lay((START_MS - 3_594_000, waiting_headers(1)))
     shop.pass_time(7)
     assert seen == [0, 1]
 
@@ -265,7 +278,9 @@ def test_failing_record_goes_to_the_topic_of_its_next_delay_as_it_was_read() -> 
     def handle(record: Record) -> None:
         raise ValueError("no")
 
-    shop = Shop(handle, [(0, hop(1, attempt=1)), (0, hop(2, attempt=2))], found=policies("5s", "1m"))
+    shop = Shop(
+        handle, [(0, waiting_headers(1, attempt=1)), (0, waiting_headers(2, attempt=2))], found=policies("5s", "1m")
+    )
     shop.bench.steps(2)
     first, second = shop.bench.producer.written
     assert (first[0], second[0]) == ("_fleet.g.retry.1m", "_fleet.g.failed")
@@ -273,7 +288,7 @@ def test_failing_record_goes_to_the_topic_of_its_next_delay_as_it_was_read() -> 
     assert dict(second[3])["kr-origin-offset"] == b"2"
     shop.bench.loop.close(1)
     assert (shop.bench.stats.retried, shop.bench.stats.failed) == (1, 1)
-    assert (shop.bench.stats.hops, shop.bench.stats.failures) == ({"1m": 1}, {"exhausted": 1})
+    assert (shop.bench.stats.retry_publishes, shop.bench.stats.failures) == ({"1m": 1}, {"exhausted": 1})
 
 
 def test_worker_stands_still_while_a_main_workers_breaker_is_open() -> None:
@@ -284,7 +299,7 @@ def test_worker_stands_still_while_a_main_workers_breaker_is_open() -> None:
             shop.bench.breakers = Breakers(open_until=1_700_001_030.0)
             raise ConnectionError("down")
 
-    shop = Shop(handle, [(0, hop(n)) for n in range(4)], found=policies("5s", "5s", budget=PAUSE))
+    shop = Shop(handle, [(0, waiting_headers(n)) for n in range(4)], found=policies("5s", "5s", budget=PAUSE))
     shop.pass_time(10)
     assert shop.bench.producer.written == [], "no attempt is used up"
     assert shop.bench.stats.done == 0
@@ -308,7 +323,7 @@ def test_kept_rest_of_a_run_is_void_once_its_partition_is_sought_back() -> None:
         seen.append(record.offset)
 
     found = policies("5s", "5s", budget=PAUSE)
-    shop = Shop(handle, [(START_MS + 100 * n, hop(n)) for n in range(12)], found=found)
+    shop = Shop(handle, [(START_MS + 100 * n, waiting_headers(n)) for n in range(12)], found=found)
     shop.pass_time(7)
     assert seen == [0, 1]
     assert shop.bench.intake.heads == {}
@@ -323,7 +338,7 @@ def test_kept_rest_of_a_run_is_void_once_its_partition_is_sought_back() -> None:
 def test_gaps_between_due_times_are_waited_for_with_kept_and_refetched_records(gap_ms: int, concurrent: bool) -> None:
     times: list[float] = []
     executor = ManualExecutor(lambda record: times.append(shop.bench.clock.now), 4) if concurrent else None
-    laid = [(START_MS + gap_ms * n, hop(n)) for n in range(6)]
+    laid = [(START_MS + gap_ms * n, waiting_headers(n)) for n in range(6)]
     shop = Shop(lambda record: times.append(shop.bench.clock.now), laid, executor=executor)
     for _ in range(400):
         shop.bench.steps(1)
@@ -337,9 +352,9 @@ def test_gaps_between_due_times_are_waited_for_with_kept_and_refetched_records(g
     assert shop.consumer.offsets == {R0: 6}
 
 
-def test_partition_that_goes_and_comes_back_while_its_rest_is_kept_is_read_anew() -> None:
+def test_partition_that_goes_and_comes_back_while_its_rest_is_kept_is_read_again() -> None:
     seen: list[int] = []
-    shop = Shop(lambda record: seen.append(record.offset), [(START_MS + 400 * n, hop(n)) for n in range(4)])
+    shop = Shop(lambda record: seen.append(record.offset), [(START_MS + 400 * n, waiting_headers(n)) for n in range(4)])
     shop.pass_time(5.1)
     assert seen == [0]
     shop.consumer.revoke(R0)
@@ -353,7 +368,7 @@ def test_partition_that_goes_and_comes_back_while_its_rest_is_kept_is_read_anew(
 def test_record_that_is_kept_for_a_moment_survives_that_the_poll_passed_the_end_of_its_partition() -> None:
     """The position is then behind the end, not behind the last record: that is no seek."""
     seen: list[Record] = []
-    shop = Shop(seen.append, [(START_MS - 4_500, hop(0))])
+    shop = Shop(seen.append, [(START_MS - 4_500, waiting_headers(0))])
     poll, consumer = shop.consumer.poll, shop.consumer
 
     def poll_past_the_end(timeout_s: float, *, max_records: int | None = None) -> Records:
@@ -376,7 +391,9 @@ def test_history_of_large_records_is_read_from_so_near_that_its_bytes_are_bounde
 ) -> None:
     """The records just before the commit are read; a copy of one of them is still found."""
     monkeypatch.setattr(intake, "REBUILD_BYTES", 40)
-    laid = [(START_MS - 9_000, hop(n)) for n in range(500)] + [(START_MS - 9_000, hop(n)) for n in (495, 500)]
+    laid = [(START_MS - 9_000, waiting_headers(n)) for n in range(500)] + [
+        (START_MS - 9_000, waiting_headers(n)) for n in (495, 500)
+    ]
     seen: list[Record] = []
     shop = Shop(seen.append, laid, committed=500, per_poll=20)
     read: list[int] = []
@@ -398,7 +415,7 @@ def test_only_so_many_bytes_are_kept_for_a_moment_and_the_rest_is_fetched_again(
 ) -> None:
     monkeypatch.setattr(intake, "KEEP_BYTES_MAX", 3)
     seen: list[Record] = []
-    shop = Shop(seen.append, [(START_MS - 4_500, hop(n)) for n in range(3)])
+    shop = Shop(seen.append, [(START_MS - 4_500, waiting_headers(n)) for n in range(3)])
     shop.bench.steps(2)
     assert shop.bench.intake._kept == {}
     shop.pass_time(0.6)

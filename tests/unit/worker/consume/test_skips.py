@@ -14,13 +14,13 @@ from fleet_consumer.contract.skips import Place, render_skips
 from fleet_consumer.record import Record, Run, TopicPartition
 from fleet_consumer.retry.failure import Skipped
 from fleet_consumer.retry.headers import HeaderList
-from fleet_consumer.worker.config.mounted_file import LOOK_INTERVAL_S, skip_file
-from fleet_consumer.worker.consume.caution import DEATHS_MAX, Note
+from fleet_consumer.worker.config.mounted_file import CHECK_INTERVAL_S, skip_file
+from fleet_consumer.worker.consume.crash_guard import DEATHS_MAX, CrashMarker
 from fleet_consumer.worker.consume.pending import Concurrency
 from fleet_consumer.worker.consume.skips import Skips
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
-from tests.unit.worker.consume.test_retry_intake import R0, START_MS, hop
+from tests.unit.worker.consume.test_retry_intake import R0, START_MS, waiting_headers
 from tests.unit.worker.consume.test_retry_intake import Shop as RetryShop
 from tests.unit.worker.manual_executor import ManualExecutor
 from tests.unit.worker.scripted import P0, P1, Bench
@@ -42,12 +42,12 @@ class Shop:
     def write(self, places: Iterable[Place]) -> None:
         self.path.write_text(json.dumps(render_skips("u", places)))
 
-    def open(self, *, marks: dict[TopicPartition, str] | None = None) -> Bench:
+    def open(self, *, metadata: dict[TopicPartition, str] | None = None) -> Bench:
         concurrency = None
         if self.kind != "alone":
             batch = self.kind == "batch"
             self.executor = ManualExecutor(self._handle_batch if batch else self._handle, 4, batch=batch)
-            concurrency = Concurrency.of(batch=batch, size=4, max_poll_records=20)
+            concurrency = Concurrency.sized(batch=batch, size=4, max_poll_records=20)
         self.bench = Bench(
             self._handle,
             {each: [b"%d-%d" % (each.partition, n) for n in range(COUNT)] for each in (P0, P1)},
@@ -58,9 +58,9 @@ class Shop:
             skips=str(self.path),
         )
         self.bench.consumer.key = lambda value: None
-        if marks is not None:
-            self.bench.consumer.marks.update(marks)
-            self.bench.consumer.offsets.update(dict.fromkeys(marks, 0))
+        if metadata is not None:
+            self.bench.consumer.metadata.update(metadata)
+            self.bench.consumer.offsets.update(dict.fromkeys(metadata, 0))
         return self.bench
 
     def _handle(self, record: Record) -> None:
@@ -72,7 +72,7 @@ class Shop:
 
     def run(self, steps: int = 60) -> None:
         for _ in range(steps):
-            self.bench.clock.now += LOOK_INTERVAL_S
+            self.bench.clock.now += CHECK_INTERVAL_S
             self.bench.steps(1)
             while self.executor is not None and self.executor.jobs:
                 self.executor.finish()
@@ -135,9 +135,9 @@ def test_record_that_killed_its_process_is_skipped_before_it_kills_again(kind: s
     """The last owner died with this record in hand, so it would be handed out first, and alone."""
     shop = Shop(kind, tmp_path)
     shop.write([Place("t", 0, 0), Place("t", 0, 3)])
-    dead = Note(1, deaths=1, by="dead").text
-    shop.open(marks={P0: f"{dead} fleet-reading=0"})
-    shop.bench.loop.notes._by = "b" * 8
+    dead = CrashMarker(1, deaths=1, by="dead").text
+    shop.open(metadata={P0: f"{dead} fleet-replay-epoch=0"})
+    shop.bench.loop.crash_markers._by = "b" * 8
     shop.run()
     assert not {(0, 0), (0, 3)} & set(shop.handled)
     assert [reason for _, reason, _ in shop.failed] == ["skipped", "skipped"]
@@ -155,7 +155,7 @@ def test_place_that_was_passed_or_never_comes_changes_nothing(kind: str, tmp_pat
     assert shop.failed == []
 
 
-def retries(kind: str, laid: list[HeaderList], *, skips: str | None = None, mark: str = "") -> RetryShop:
+def retries(kind: str, laid: list[HeaderList], *, skips: str | None = None, metadata: str = "") -> RetryShop:
     """A retry worker that has handled a partition of copies; its `handled` are the origins that came to its handler."""
     handled: list[int] = []
 
@@ -164,12 +164,14 @@ def retries(kind: str, laid: list[HeaderList], *, skips: str | None = None, mark
 
     executor = None if kind == "alone" else ManualExecutor(handle, 4, batch=kind == "batch")
     due = [(START_MS - 5_000, headers) for headers in laid]
-    shop = RetryShop(handle, due, executor=executor, batch=kind == "batch", skips=skips, committed=0 if mark else None)
-    if mark:
-        shop.consumer.marks[R0] = mark
-        shop.bench.loop.notes._by = "b" * 8
+    shop = RetryShop(
+        handle, due, executor=executor, batch=kind == "batch", skips=skips, committed=0 if metadata else None
+    )
+    if metadata:
+        shop.consumer.metadata[R0] = metadata
+        shop.bench.loop.crash_markers._by = "b" * 8
     for _ in range(40):
-        shop.bench.clock.now += LOOK_INTERVAL_S
+        shop.bench.clock.now += CHECK_INTERVAL_S
         shop.bench.steps(1)
         while executor is not None and executor.jobs:
             executor.finish()
@@ -179,11 +181,13 @@ def retries(kind: str, laid: list[HeaderList], *, skips: str | None = None, mark
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", [0, 2])
-def test_skipped_copies_of_a_hop_count_as_copies(kind: str, place: int, tmp_path: Path) -> None:
+def test_skipped_copies_of_a_retry_publish_count_as_copies(kind: str, place: int, tmp_path: Path) -> None:
     """The first one goes to the failed topic, and the second is passed over; not the other way round, and not both."""
     path = tmp_path / "skip.json"
     path.write_text(json.dumps(render_skips("u", [Place(R0.topic, 0, place)])))
-    shop = retries(kind, [hop(7), hop(8), hop(7), hop(9)], skips=str(path))
+    shop = retries(
+        kind, [waiting_headers(7), waiting_headers(8), waiting_headers(7), waiting_headers(9)], skips=str(path)
+    )
     assert sorted(shop.handled) == ([8, 9] if place == 0 else [7, 8, 9])
     assert len(shop.bench.topic(FAILED)) == (1 if place == 0 else 0)
     assert shop.bench.stats.suppressed == 1
@@ -192,8 +196,10 @@ def test_skipped_copies_of_a_hop_count_as_copies(kind: str, place: int, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_condemned_record_is_noted_so_that_its_copy_is_passed_over(kind: str) -> None:
-    dead = Note(1, deaths=DEATHS_MAX, by="dead").text
-    shop = retries(kind, [hop(7), hop(8), hop(7)], mark=f"{dead} fleet-reading=0")
+    dead = CrashMarker(1, deaths=DEATHS_MAX, by="dead").text
+    shop = retries(
+        kind, [waiting_headers(7), waiting_headers(8), waiting_headers(7)], metadata=f"{dead} fleet-replay-epoch=0"
+    )
     assert shop.handled == [8]
     assert len(shop.bench.topic(FAILED)) == 1
     assert shop.bench.stats.suppressed == 1
@@ -216,21 +222,21 @@ def test_unreadable_list_keeps_the_last_one_and_a_missing_one_is_empty(tmp_path:
     path, clock = tmp_path / "skip.json", StillClock()
     file = skip_file(str(path), "u", clock)
 
-    def look() -> frozenset[Place]:
-        clock.now += LOOK_INTERVAL_S
-        file.look()
+    def reload() -> frozenset[Place]:
+        clock.now += CHECK_INTERVAL_S
+        file.reload()
         return file.content or frozenset()
 
-    assert look() == frozenset()
+    assert reload() == frozenset()
     path.write_text(json.dumps(render_skips("u", [Place("t", 0, 1)])))
-    assert look() == {Place("t", 0, 1)}
+    assert reload() == {Place("t", 0, 1)}
     foreign = json.dumps(render_skips("v", [Place("t", 0, 2)]))
     for broken in ("", "{", "[]", '{"version": 1}', foreign):
         path.write_text(broken)
-        assert look() == {Place("t", 0, 1)}
+        assert reload() == {Place("t", 0, 1)}
     path.write_text(json.dumps(render_skips("u", [])))
-    assert look() == frozenset()
+    assert reload() == frozenset()
     path.write_text(json.dumps(render_skips("u", [Place("t", 0, 1)])))
-    assert look() == {Place("t", 0, 1)}
+    assert reload() == {Place("t", 0, 1)}
     path.unlink()
-    assert look() == frozenset()
+    assert reload() == frozenset()

@@ -50,16 +50,16 @@ def test_log_has_the_traceback_once_a_minute_for_each_place(caplog: pytest.LogCa
     assert len(exceptions(caplog)) == 3
 
 
-def test_failed_record_carries_the_stack_of_its_error_and_a_hop_does_not() -> None:
+def test_failed_record_carries_the_stack_of_its_error_and_a_retry_publish_does_not() -> None:
     bench = Bench(handle, {P0: [b"v"]})
     bench.steps(1)
     (calls,) = [(dict(headers)["kr-error-stack"] or b"").decode() for _, _, _, headers in bench.producer.written]
     here = str(Path(__file__))
     assert [line.rpartition(", in ")[2] for line in calls.splitlines()] == ["handle", "look_up"]
     assert all(line.startswith(f'File "{here}", line ') for line in calls.splitlines())
-    hopping = Bench(handle, {P0: [b"v"]}, policies=lambda: policies("5s"))
-    hopping.steps(1)
-    assert "kr-error-stack" not in dict(hopping.producer.written[0][3])
+    retrying = Bench(handle, {P0: [b"v"]}, policies=lambda: policies("5s"))
+    retrying.steps(1)
+    assert "kr-error-stack" not in dict(retrying.producer.written[0][3])
 
 
 def test_calls_are_cut_to_the_innermost_and_left_out_where_a_record_is_too_large_with_them() -> None:

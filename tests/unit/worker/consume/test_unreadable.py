@@ -1,4 +1,4 @@
-"""Data that cannot be read are passed by on request only, and nothing beside them is."""
+"""Data that cannot be read are passed by on request only, and nothing next to them is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fleet_consumer.fetch.read_errors import PartitionError
 from fleet_consumer.group.errors import DataUnreadable, OffsetLookupFailed
 from fleet_consumer.record import Produce
 from fleet_consumer.worker.consume.loop import AGAIN_S
-from tests.unit.worker.consume.test_retry_intake import R0, START_MS, hop
+from tests.unit.worker.consume.test_retry_intake import R0, START_MS, waiting_headers
 from tests.unit.worker.consume.test_retry_intake import Shop as RetryShop
 from tests.unit.worker.scripted import P0, P1, Bench, values
 
@@ -104,7 +104,7 @@ def test_nothing_is_passed_before_all_in_front_of_it_is_written(tmp_path: Path) 
 def test_history_of_a_retry_topic_that_cannot_be_read_is_not_needed() -> None:
     """Records before the commit only help to find copies."""
     seen: list[int] = []
-    laid = [(START_MS - 60_000, hop(n)) for n in range(5)]
+    laid = [(START_MS - 60_000, waiting_headers(n)) for n in range(5)]
     shop = RetryShop(lambda record: seen.append(record.offset), laid, committed=3, per_poll=1)
     shop.bench.steps(2)
     assert shop.consumer.position(R0) == 1, "it reads again what was committed"
@@ -122,9 +122,9 @@ def test_history_of_a_retry_topic_that_cannot_be_read_is_not_needed() -> None:
 
 
 def test_history_that_comes_just_before_what_cannot_be_read_is_not_handled_again() -> None:
-    """The look at what stands finds it in the round whose poll brought the records before it."""
+    """The check finds the unreadable data in the round whose poll returned the records before them."""
     seen: list[int] = []
-    laid = [(START_MS - 60_000, hop(n)) for n in range(6)]
+    laid = [(START_MS - 60_000, waiting_headers(n)) for n in range(6)]
     shop = RetryShop(lambda record: seen.append(record.offset), laid, committed=4, per_poll=2)
     shop.bench.steps(1)
     shop.consumer.stands_at = {R0: PartitionError(2, WRONG, 90.0, 0.0, void=True)}
@@ -134,11 +134,11 @@ def test_history_that_comes_just_before_what_cannot_be_read_is_not_handled_again
     committed: list[int] = []
     commit = shop.consumer.commit
 
-    def noted(offsets: Any, timeout_s: float) -> None:
+    def recorded(offsets: Any, timeout_s: float) -> None:
         committed.extend(entry.offset for entry in offsets.values())
         commit(offsets, timeout_s)
 
-    shop.consumer.commit = noted
+    shop.consumer.commit = recorded
     shop.pass_time(10)
     assert seen == [4, 5]
     assert min(committed) >= 4

@@ -29,7 +29,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def bench(executor: Executor, *, batch: bool = False) -> Bench:
     """A loop with two records of each of two partitions."""
-    concurrency = Concurrency.of(batch=batch, size=executor.size, max_poll_records=10)
+    concurrency = Concurrency.sized(batch=batch, size=executor.size, max_poll_records=10)
     made = Bench(lambda record: None, {P0: [b"0", b"1"], P1: [b"0", b"1"]}, executor=executor, concurrency=concurrency)
     made.consumer.key = lambda value: None
     made.consumer.wakeup = lambda: None
@@ -38,7 +38,7 @@ def bench(executor: Executor, *, batch: bool = False) -> Bench:
         made.clock.now += seconds
 
     # A callback that waits for results sleeps on this event, and the clock stands still meanwhile.
-    made.loop._rounds._calls._news = SimpleNamespace(wait=time_passes, set=lambda: None, clear=lambda: None)
+    made.loop._rounds._calls._changed = SimpleNamespace(wait=time_passes, set=lambda: None, clear=lambda: None)
     return made
 
 
@@ -150,7 +150,7 @@ class Sidecar:
 
     async def _go(self) -> None:
         if self._runner is not None:
-            await asyncio.sleep(0.02)  # a look's connection that was accepted just now is served, and so closed
+            await asyncio.sleep(0.02)  # a probe's connection that was accepted just now is served, and so closed
             await self._runner.cleanup()
             self._runner = None
 

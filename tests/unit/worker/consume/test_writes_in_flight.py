@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_consumer.contract.breaker_mark import read_mark
+from fleet_consumer.contract.breaker_state import read_breaker_state
 from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.librdkafka.producer import ProduceFailed
 from fleet_consumer.record import Produce, Record, TopicPartition
@@ -17,7 +17,7 @@ from fleet_consumer.retry.headers import DETAILS
 from fleet_consumer.worker.consume import writing
 from fleet_consumer.worker.consume.outbox import WRITE_BYTES, Outbox, Outgoing
 from fleet_consumer.worker.consume.progress import BREAKER_OPEN, WRITES_HELD
-from fleet_consumer.worker.consume.writing import ACK_LOOK_S, ACK_WAIT_S, BACKOFF_FIRST_S
+from fleet_consumer.worker.consume.writing import ACK_POLL_S, ACK_WAIT_S, BACKOFF_FIRST_S
 from tests.support.clock import StillClock
 from tests.unit.retry.policies import policies
 from tests.unit.worker.scripted import P0, P1, Bench, ScriptedProducer
@@ -30,7 +30,8 @@ def log(partition: TopicPartition, count: int) -> list[bytes]:
 
 
 class Shop:
-    """A loop over two partitions, two records a poll. Offsets that `fails` names hop; the others write nothing."""
+    """A loop over two partitions, two records a poll. Offsets that `fails` names go to a retry topic; the others write
+    nothing."""
 
     def __init__(self, count: int, fails: Callable[[int], bool], *, per_poll: int = 2, **policy: Any) -> None:
         self.seen: list[tuple[int, int]] = []
@@ -64,7 +65,7 @@ def refusing(reason: str, *values: bytes, fits: Callable[[Any], bool] = lambda h
     return refuse
 
 
-def test_next_polls_are_handled_during_an_open_hop_without_commits_past_it() -> None:
+def test_next_polls_are_handled_during_an_open_retry_publish_without_commits_past_it() -> None:
     shop = Shop(6, lambda offset: offset == 0)
     shop.producer.silent = True
     shop.bench.steps(6)
@@ -93,7 +94,7 @@ def test_commit_ends_at_the_oldest_open_write_despite_later_acknowledgements() -
     assert shop.bench.stats.retried == 6
 
 
-def test_hops_of_a_partition_are_sent_in_the_order_of_its_offsets() -> None:
+def test_retry_publishes_of_a_partition_are_sent_in_the_order_of_its_offsets() -> None:
     shop = Shop(9, lambda offset: offset % 2 == 0)
     shop.producer.silent = True
     shop.bench.steps(5)
@@ -110,8 +111,8 @@ def test_idle_loop_waits_for_acknowledgements_a_moment_at_a_time_and_looks_for_r
     shop.bench.steps(1)
     before = shop.bench.clock.now
     shop.bench.steps(3)
-    assert shop.producer.waits[-3:] == pytest.approx([ACK_LOOK_S] * 3)
-    assert shop.bench.clock.now - before == pytest.approx(3 * ACK_LOOK_S), "polls only look"
+    assert shop.producer.waits[-3:] == pytest.approx([ACK_POLL_S] * 3)
+    assert shop.bench.clock.now - before == pytest.approx(3 * ACK_POLL_S), "polls only check"
     shop.consumer.logs[P1].append(b"1-1")
     shop.bench.steps(1)
     assert shop.seen[-1] == (1, 1)
@@ -148,10 +149,10 @@ def test_revocation_does_not_wait_for_other_partitions_writes() -> None:
     shop.consumer.script.append(lambda: shop.consumer.revoke(P0))
     shop.bench.steps(1)
     assert shop.consumer.offsets == {P0: 2, P1: 0}
-    assert shop.bench.clock.now - before <= 2 * ACK_LOOK_S
+    assert shop.bench.clock.now - before <= 2 * ACK_POLL_S
 
 
-def test_hop_that_was_refused_for_its_size_is_written_smaller_before_its_partition_goes() -> None:
+def test_retry_publish_that_was_refused_for_its_size_is_written_smaller_before_its_partition_goes() -> None:
     shop = Shop(2, lambda offset: offset == 0)
     shop.producer.silent = True
     shop.bench.steps(1)
@@ -185,7 +186,7 @@ def test_acknowledgement_for_a_partition_revoked_and_reassigned_moves_nothing() 
     shop.bench.steps(1)
     shop.commit()
     assert shop.bench.topic(FIVE) == [b"0-0"]
-    assert shop.consumer.offsets == {P0: 0, P1: 0}, "the first hop's fate says nothing of the second"
+    assert shop.consumer.offsets == {P0: 0, P1: 0}, "the first retry publish's fate says nothing of the second"
     shop.producer.silent = False
     shop.bench.steps(1)
     shop.commit()
@@ -206,7 +207,9 @@ def test_stop_waits_for_open_writes() -> None:
     assert shop.consumer.offsets == {P0: 2, P1: 0}
 
 
-def test_pause_by_the_budget_leaves_earlier_hops_on_their_way_and_comes_back_to_the_record_that_stays() -> None:
+def test_pause_by_the_budget_leaves_earlier_retry_publishes_on_their_way_and_comes_back_to_the_record_that_stays() -> (
+    None
+):
     budget = {"maxFailurePercent": 50, "windowSeconds": 60, "minRecords": 4, "action": "Pause", "cooldownSeconds": 30}
     shop = Shop(6, lambda offset: offset < 4, budget=budget)
     shop.producer.silent = True
@@ -215,7 +218,7 @@ def test_pause_by_the_budget_leaves_earlier_hops_on_their_way_and_comes_back_to_
     assert shop.bench.pauses.reasons == {each: {BREAKER_OPEN} for each in (P0, P1)}
     shop.commit()
     assert shop.consumer.offsets[P0] == 0
-    assert read_mark(shop.consumer.marks[P0]) is not None
+    assert read_breaker_state(shop.consumer.metadata[P0]) is not None
     shop.producer.silent = False
     shop.bench.steps(1)
     shop.commit()
@@ -228,7 +231,7 @@ def test_pause_by_the_budget_leaves_earlier_hops_on_their_way_and_comes_back_to_
     assert shop.consumer.offsets == {P0: 6, P1: 6}
 
 
-def test_partition_with_an_unwritable_hop_is_held_while_others_continue() -> None:
+def test_partition_with_an_unwritable_retry_publish_is_held_while_others_continue() -> None:
     shop = Shop(8, lambda offset: offset == 0, per_poll=1)
     shop.consumer.logs[P1] = log(P1, 3)
     shop.producer.refuse = refusing("TOPIC_AUTHORIZATION_FAILED", b"0-0")
@@ -283,7 +286,7 @@ def test_write_that_stays_open_does_not_make_other_partitions_wait_for_it() -> N
     assert shop.bench.clock.now == before
 
 
-def test_unacknowledged_hop_of_a_long_batch_is_reported_before_the_batch_ends() -> None:
+def test_unacknowledged_retry_publish_of_a_long_batch_is_reported_before_the_batch_ends() -> None:
     held: list[bool] = []
 
     def handle(record: Record) -> None:
@@ -330,7 +333,7 @@ def test_bound_includes_acknowledged_writes_behind_an_open_one(monkeypatch: pyte
 
 
 def test_broken_producer_is_replaced_once_and_its_open_writes_are_sent_again() -> None:
-    """Each record that told of it replaced it anew, and the fate of what had just been given to the other was lost."""
+    """Each record that told of it replaced it again, and the fate of what had just been given to the other was lost."""
     made: list[ScriptedProducer] = []
 
     def make() -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from fleet_consumer.handlers.loading import Handler
 from fleet_consumer.record import Record
-from fleet_consumer.worker.lifecycle.termination import SUSPICION_S, LastWord
+from fleet_consumer.worker.lifecycle.termination import RECORD_CALLS_S, LastWord
 from tests.support.clock import StillClock
 
 FIRST, SECOND = (Record("orders", 3, offset, 0, None, b"v") for offset in (41, 42))
@@ -47,18 +47,18 @@ def handler(call: Any, **changes: Any) -> Handler:
 
 def test_record_that_takes_long_is_noted_and_forgotten_when_it_is_done(container: Container) -> None:
     word = container.process()
-    word.look([None, FIRST])
+    word.record_held([None, FIRST])
     assert container.records() == []
-    word.look([None, FIRST])
+    word.record_held([None, FIRST])
     assert container.records() == [("orders", 3, 41)]
-    word.look([SECOND])
+    word.record_held([SECOND])
     assert container.records() == []
 
 
 def test_process_that_follows_a_death_notes_each_record_before_its_call(container: Container) -> None:
     container.process()
     seen = []
-    following = container.process().noting(handler(lambda record: seen.append(container.records())))
+    following = container.process().recording(handler(lambda record: seen.append(container.records())))
     following.call(FIRST)
     following.call([SECOND, FIRST])
     assert seen == [[("orders", 3, 41)], [("orders", 3, 42)]]
@@ -73,10 +73,10 @@ def test_asynchronous_calls_are_noted_together(container: Container) -> None:
         await asyncio.sleep(0)
         seen.append(container.records())
 
-    async def both(noted: Handler) -> None:
-        await asyncio.gather(noted.call(FIRST), noted.call(SECOND))
+    async def both(recorded: Handler) -> None:
+        await asyncio.gather(recorded.call(FIRST), recorded.call(SECOND))
 
-    asyncio.run(both(container.process().noting(handler(call, asynchronous=True))))
+    asyncio.run(both(container.process().recording(handler(call, asynchronous=True))))
     assert seen[0] == [("orders", 3, 41), ("orders", 3, 42)]
     assert container.records() == []
 
@@ -84,22 +84,22 @@ def test_asynchronous_calls_are_noted_together(container: Container) -> None:
 def test_process_that_follows_an_orderly_end_calls_its_handler_directly(container: Container) -> None:
     container.process().close()
     plain = handler(lambda record: None)
-    assert container.process().noting(plain) is plain
+    assert container.process().recording(plain) is plain
 
 
-def test_suspicion_ends(container: Container) -> None:
+def test_recording_of_calls_ends(container: Container) -> None:
     container.process()
     seen = []
-    noted = container.process().noting(handler(lambda record: seen.append(container.records())))
-    container.clock.now += SUSPICION_S
-    noted.call(FIRST)
+    recorded = container.process().recording(handler(lambda record: seen.append(container.records())))
+    container.clock.now += RECORD_CALLS_S
+    recorded.call(FIRST)
     assert seen == [[]]
 
 
 def test_orderly_end_leaves_no_word(container: Container) -> None:
     word = container.process()
-    word.look([FIRST])
-    word.look([FIRST])
+    word.record_held([FIRST])
+    word.record_held([FIRST])
     word.close()
     word.close()
     assert container.path.read_text() == ""
@@ -108,7 +108,7 @@ def test_orderly_end_leaves_no_word(container: Container) -> None:
 def test_outside_of_a_container_nothing_is_written(tmp_path: Path) -> None:
     word = LastWord(StillClock(), tmp_path / "none", tmp_path / "alive")
     word.open()
-    word.look([FIRST])
-    word.look([FIRST])
+    word.record_held([FIRST])
+    word.record_held([FIRST])
     word.close()
     assert list(tmp_path.iterdir()) == []

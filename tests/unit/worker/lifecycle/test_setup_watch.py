@@ -19,7 +19,7 @@ def test_setup_has_the_limits_of_a_call(after_s: float, reported: bool, over: bo
     clock = StillClock()
     watched = watch(clock)
     with watched.running():
-        error, ends = watched.look(clock.monotonic() + after_s)
+        error, ends = watched.overdue(clock.monotonic() + after_s)
     assert (error is not None, ends) == (reported, over)
 
 
@@ -27,7 +27,7 @@ def test_error_names_the_handler_and_the_setting() -> None:
     clock = StillClock()
     watched = watch(clock, timeout_s=1_000)
     with watched.running():
-        error, over = watched.look(clock.monotonic() + 300)
+        error, over = watched.overdue(clock.monotonic() + 300)
     assert over
     assert "'mine:handle'" in str(error)
     assert "consumer.maxPollIntervalSeconds (300 s)" in str(error)
@@ -36,7 +36,7 @@ def test_error_names_the_handler_and_the_setting() -> None:
 def test_setup_that_has_returned_is_no_concern() -> None:
     clock = StillClock()
     watched = watch(clock)
-    assert watched.look(clock.monotonic() + 1_000) == (None, False)
+    assert watched.overdue(clock.monotonic() + 1_000) == (None, False)
     with pytest.raises(ValueError, match="no"), watched.running():
         raise ValueError("no")
-    assert watched.look(clock.monotonic() + 1_000) == (None, False)
+    assert watched.overdue(clock.monotonic() + 1_000) == (None, False)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fleet_consumer.contract.pod import EXIT_OK
 from fleet_consumer.contract.worker_config import parse_config
 from fleet_consumer.handlers.configured import make_executor
 from fleet_consumer.handlers.loading import Handler
@@ -23,7 +24,7 @@ from fleet_consumer.worker.config.settings import identify
 from fleet_consumer.worker.http_server import HttpServer
 from fleet_consumer.worker.lifecycle.termination import EXIT_HUNG, STOPS, LastWord
 from fleet_consumer.worker.lifecycle.watchdog import Watch
-from fleet_consumer.worker.process import EXIT_DRAINED, WorkerProcess
+from fleet_consumer.worker.process import WorkerProcess
 from fleet_consumer.worker.session import CLOSE_TIMEOUT_S, WorkerContext
 from fleet_consumer.worker.stats import Stats
 from tests.support.clock import StillClock
@@ -35,7 +36,7 @@ PATIENCE_S = 5.0
 
 
 class Stopping:
-    """A worker that gets SIGTERM, with a scripted session. Its process's end is noted, and lets go what kept it."""
+    """A worker that gets SIGTERM, with a scripted session. Its process's end is recorded, and lets go what kept it."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.clock = StillClock()
@@ -171,6 +172,6 @@ def test_close_that_takes_all_its_time_is_an_orderly_end(stopping: Stopping) -> 
     """Of a session whose brokers are away; the handler's `teardown` is still called."""
     torn = list[object]()
     stopping.at_close = lambda: stopping.take(LIMIT_S, patience_s=0.6)
-    assert stopping.run(teardown=torn.append) == EXIT_DRAINED
+    assert stopping.run(teardown=torn.append) == EXIT_OK
     assert stopping.codes == []
     assert len(torn) == 1

@@ -51,7 +51,7 @@ def test_forced_end_leaves_its_reason(message: Path) -> None:
     assert json.loads(message.read_text()) == {
         "ok": False,
         "reason": "HandlerTimeout",
-        "message": "the handler did not end within the drain time: {'call': 'teardown'}",
+        "message": "the handler did not return within the drain timeout: {'call': 'teardown'}",
         "records": [],
     }
 

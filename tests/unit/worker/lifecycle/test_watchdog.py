@@ -32,57 +32,57 @@ def held(offset: int) -> Held:
 
 def test_same_record_past_the_timeout_is_a_hang_and_past_the_limit_over() -> None:
     detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
-    assert detector.look([stuck], 100.0) == []
-    assert detector.look([stuck], 159.9) == []
-    assert detector.look([stuck], 160.0) == [Hang(stuck.record, 5, 60.0, over=False)]
-    assert detector.look([stuck], 400.0) == [Hang(stuck.record, 5, 300.0, over=True)]
+    assert detector.detect([stuck], 100.0) == []
+    assert detector.detect([stuck], 159.9) == []
+    assert detector.detect([stuck], 160.0) == [Hang(stuck.record, 5, 60.0, over=False)]
+    assert detector.detect([stuck], 400.0) == [Hang(stuck.record, 5, 300.0, over=True)]
 
 
 def test_busy_handler_is_no_hang() -> None:
     """Equal records are different ones: only the same object, seen again, shows that nothing moved."""
     detector = HangDetector(timeout_s=1, limit_s=10)
-    assert [detector.look([held(7)], float(now)) for now in range(100)] == [[]] * 100
+    assert [detector.detect([held(7)], float(now)) for now in range(100)] == [[]] * 100
 
 
 def test_idle_loop_is_no_hang() -> None:
     detector = HangDetector(timeout_s=1, limit_s=10)
-    assert [detector.look([], float(now)) for now in range(100)] == [[]] * 100
+    assert [detector.detect([], float(now)) for now in range(100)] == [[]] * 100
 
 
 def test_record_after_a_hang_starts_afresh() -> None:
     detector, stuck = HangDetector(timeout_s=60, limit_s=300), held(7)
-    detector.look([stuck], 0.0)
-    assert detector.look([stuck], 70.0)
+    detector.detect([stuck], 0.0)
+    assert detector.detect([stuck], 70.0)
     after = held(8)
-    assert detector.look([after], 71.0) == []
-    assert detector.look([after], 130.0) == []
-    assert detector.look([after], 131.0) == [Hang(after.record, 5, 60.0, over=False)]
+    assert detector.detect([after], 71.0) == []
+    assert detector.detect([after], 130.0) == []
+    assert detector.detect([after], 131.0) == [Hang(after.record, 5, 60.0, over=False)]
 
 
 def test_each_of_several_handlers_has_its_own_time() -> None:
     detector, first, second = HangDetector(timeout_s=60, limit_s=300), held(7), held(8)
-    detector.look([first], 0.0)
-    detector.look([first, second], 30.0)
-    assert [hang.record.offset for hang in detector.look([second, first], 60.0)] == [7]
-    assert [hang.record.offset for hang in detector.look([second, first], 90.0)] == [8, 7]
+    detector.detect([first], 0.0)
+    detector.detect([first, second], 30.0)
+    assert [hang.record.offset for hang in detector.detect([second, first], 60.0)] == [7]
+    assert [hang.record.offset for hang in detector.detect([second, first], 90.0)] == [8, 7]
 
 
 def test_batch_advancing_record_by_record_is_no_hang() -> None:
     detector = HangDetector(timeout_s=60, limit_s=300)
     call = HandlerCall([record(7), record(8)], 5)
-    detector.look([Held(call.records[0], call.records, call.thread)], 0.0)
+    detector.detect([Held(call.records[0], call.records, call.thread)], 0.0)
     call.records = [record(7)]
-    assert detector.look([Held(call.records[0], call.records, call.thread)], 61.0) == []
+    assert detector.detect([Held(call.records[0], call.records, call.thread)], 61.0) == []
 
 
 def test_record_is_in_hand_after_a_second_and_until_its_handler_returns() -> None:
     detector, slow = HangDetector(timeout_s=60, limit_s=300), held(7)
-    detector.look([slow], 100.0)
-    detector.look([slow, held(8)], 100.9)
+    detector.detect([slow], 100.0)
+    detector.detect([slow, held(8)], 100.9)
     assert detector.in_hand(100.9) == []
-    detector.look([slow, held(9)], 101.0)
+    detector.detect([slow, held(9)], 101.0)
     assert detector.in_hand(101.0) == [InHand(slow.record, 1.0)]
-    detector.look([held(10)], 102.0)
+    detector.detect([held(10)], 102.0)
     assert detector.in_hand(102.0) == []
 
 
@@ -90,7 +90,7 @@ def test_oldest_records_in_hand_are_shown_and_no_more_than_the_bound() -> None:
     detector = HangDetector(timeout_s=60, limit_s=300)
     calls = [held(offset) for offset in range(IN_HAND_MAX + 20)]
     for count in range(1, len(calls) + 1):
-        detector.look(calls[-count:], float(count))
+        detector.detect(calls[-count:], float(count))
     seen = detector.in_hand(1000.0)
     assert [each.record.offset for each in seen] == list(range(IN_HAND_MAX + 19, 19, -1))
 

@@ -93,7 +93,7 @@ def test_handler_behind_http_is_its_address() -> None:
         ("--topic t", "--bootstrap: is missing"),
         ("--bootstrap a:1", "--topic: give --topic"),
         ("--bootstrap a:1 --topic t --topic-pattern x", "--topic: give --topic"),
-        ("--bootstrap a:1 --topic-pattern (", "no regular expression"),
+        ("--bootstrap a:1 --topic-pattern (", "not a usable regular expression"),
         ("--bootstrap a:1 --topic t --group @", "groupId"),
         ("--bootstrap a:1 --topic t --tls-cert c.pem", "certFile and keyFile go together"),
         ("--bootstrap a:1 --topic t --sasl PLAIN", "directory"),
@@ -127,7 +127,7 @@ def test_progress_is_written_over_itself_on_a_terminal_and_rarely_elsewhere() ->
         progress = ProgressPrinter(lambda: 0.0, screen)
         progress.watch(WorkerState("local", 300.0, None, stats))
         for quarter in range(80):
-            progress.look(quarter / 4)
+            progress.tick(quarter / 4)
         written[terminal] = screen.getvalue()
     assert written[True].count("\r\x1b[Kdone=3 failed=1 dropped=0") == 19
     assert written[True].endswith("\r"), "a log line takes its place"
@@ -138,9 +138,9 @@ def test_progress_shows_how_fast_records_end() -> None:
     screen, stats = Screen(terminal=False), Stats()
     progress = ProgressPrinter(lambda: 0.0, screen)
     progress.watch(WorkerState("local", 300.0, None, stats))
-    progress.look(1.0)
+    progress.tick(1.0)
     stats.done, stats.failed = 25, 5
-    progress.look(11.0)
+    progress.tick(11.0)
     assert screen.getvalue().endswith(" rate=3.0/s\n")
 
 
@@ -153,7 +153,7 @@ def test_progress_shows_the_lag_once_the_ends_of_all_partitions_are_known(
     partitions[parts[0]].start, partitions[parts[1]].committed = 5, 10
     known = {each: end for each, end in zip(parts, ends, strict=True) if end is not None}
     loop = Mock(in_flight=2, error=None)
-    loop.partitions, loop.ends.look.return_value, loop.committing.refused = partitions, known, None
+    loop.partitions, loop.ends.current.return_value, loop.committing.refused = partitions, known, None
     session = Mock(loop=loop)
     session.consumer.membership.return_value = Membership(group_id="orders")
     state = WorkerState("local", 300.0, None, Stats(done=3))
@@ -176,11 +176,11 @@ def test_run_ends_once_when_the_reader_of_its_output_is_gone(monkeypatch: pytest
     reading, writing = os.pipe()
     with Output(writing, "w") as output:
         progress = ProgressPrinter(lambda: 0.0, Screen(terminal=False), [output])
-        progress.look(0.0)
+        progress.tick(0.0)
         assert not ended
         os.close(reading)
-        progress.look(0.25)
-        progress.look(0.5)
+        progress.tick(0.25)
+        progress.tick(0.5)
     assert ended == ["asked"]
 
 
@@ -189,11 +189,11 @@ class Retries:
 
     def __init__(self, counts: Counts, waiting: int | None) -> None:
         self.counts = counts
-        self.waiting = waiting
-        self.looks = 0
+        self.waiting = Mock(count=waiting)
+        self.checks = 0
 
-    def look(self) -> None:
-        self.looks += 1
+    def check_running(self) -> None:
+        self.checks += 1
 
 
 @pytest.mark.parametrize(("waiting", "told"), [(2, " waiting=2"), (None, "")])
@@ -203,8 +203,8 @@ def test_progress_with_retries_is_of_both_processes(waiting: int | None, told: s
     progress.retries = cast(Any, retries)
     progress.watch(WorkerState("local", 300.0, None, Stats(done=3, retried=3)))
     assert progress.line() == f"done=5 failed=1 dropped=1 retried=7{told}"
-    progress.look(0.5)
-    assert retries.looks == 1
+    progress.tick(0.5)
+    assert retries.checks == 1
 
 
 def test_retry_process_ends_when_its_input_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,11 +244,11 @@ def test_retry_process_ends_when_its_parent_is_gone_though_forks_hold_its_input_
     with os.fdopen(reading, "rb") as stream, os.fdopen(writing, "wb"):
         lifeline = local_retries.Lifeline(stream)
         report = local_retries.RetryReport(tmp_path, lifeline)
-        report.look(0.0)
+        report.tick(0.0)
         assert (told, lifeline.cut) == ([], False)
         monkeypatch.setattr(os, "getppid", lambda: 1)
-        report.look(0.25)
-        report.look(0.5)
+        report.tick(0.25)
+        report.tick(0.5)
     assert (told, lifeline.cut) == (["end"], True)
 
 
@@ -263,4 +263,4 @@ def test_help_names_both_ways_to_retry(capsys: pytest.CaptureFixture[str]) -> No
 def test_retry_role_is_not_for_a_local_run(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["run", "--local", "handler.py", "--role", "retry"])
-    assert "--local runs both roles by itself with --retry" in capsys.readouterr().err
+    assert "--local runs both roles if --retry" in capsys.readouterr().err

@@ -78,9 +78,9 @@ def test_delays_alone_are_a_policy_with_all_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "--retry[0]: '' is no delay"),
-        ("5s,,5s", "--retry[1]: '' is no delay"),
-        ("5s;5s", "'5s;5s' is no delay"),
+        ("", "--retry[0]: '' is not a delay"),
+        ("5s,,5s", "--retry[1]: '' is not a delay"),
+        ("5s;5s", "'5s;5s' is not a delay"),
         ("8d", "'8d' is too long; the longest delay is 7d"),
         (",".join(["1s"] * 101), "--retry: has 101 delays; at most 100"),
         (",".join(f"{n}s" for n in range(1, 18)), "--retry: has 17 different delays, and each needs a topic"),
@@ -100,14 +100,14 @@ def test_only_one_of_both_ways_is_taken() -> None:
     ("document", "message"),
     [
         ({**GOOD, "apiVersion": "consumerfleet.io/v2"}, "apiVersion: is 'consumerfleet.io/v2'; this version reads"),
-        ({**GOOD, "sequence": []}, "sequence: is no field of a RetryPolicy"),
+        ({**GOOD, "sequence": []}, "sequence: is not a field of a RetryPolicy"),
         ({**GOOD, "metadata": None}, "metadata: is missing"),
         ({**GOOD, "metadata": {"name": None}}, "metadata.name: is missing"),
         (manifest({}, "Standard"), "metadata.name: is 'Standard'; it must be a DNS label"),
         (manifest({}, "a" * 64), "metadata.name: is"),
         (manifest(None), "spec: is missing"),
         (manifest([]), "spec: must be an object, not a list"),
-        (manifest({"sequence": ["5x"]}), "spec.sequence[0]: '5x' is no delay"),
+        (manifest({"sequence": ["5x"]}), "spec.sequence[0]: '5x' is not a delay"),
     ],
 )
 def test_schema_violations_are_refused_by_field(document: dict[str, Any], message: str) -> None:
@@ -150,16 +150,16 @@ def test_policy_is_found_among_other_objects(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("sequence: [5s]\n", "is no Kubernetes object: write `apiVersion: consumerfleet.io/v1alpha1`"),
-        ("- 5s\n", "is no Kubernetes object"),
-        ("", "holds 0 objects of kind RetryPolicy; exactly one must be there"),
+        ("sequence: [5s]\n", "is not a Kubernetes object: write `apiVersion: consumerfleet.io/v1alpha1`"),
+        ("- 5s\n", "is not a Kubernetes object"),
+        ("", "holds 0 objects of kind RetryPolicy; it must hold exactly one"),
         (OTHER, "holds 0 objects of kind RetryPolicy"),
         (f"{POLICY}---\n{POLICY}", "holds 2 objects of kind RetryPolicy"),
-        (f"{OTHER}---\nsequence: [5s]\n", "is no Kubernetes object"),
-        (POLICY.replace("5s", "5 s"), "spec.sequence[0]: '5 s' is no delay"),
-        (f"{POLICY}kind: RetryPolicy\n", "is not YAML that can be read: 'kind' twice in line"),
-        ("a: [\n", "is not YAML that can be read: "),
-        ("a: !thing b\n", "is not YAML that can be read: "),
+        (f"{OTHER}---\nsequence: [5s]\n", "is not a Kubernetes object"),
+        (POLICY.replace("5s", "5 s"), "spec.sequence[0]: '5 s' is not a delay"),
+        (f"{POLICY}kind: RetryPolicy\n", "is not valid YAML: the field 'kind' is repeated in line"),
+        ("a: [\n", "is not valid YAML: "),
+        ("a: !thing b\n", "is not valid YAML: "),
     ],
 )
 def test_file_without_exactly_one_valid_policy_is_refused(tmp_path: Path, text: str, told: str) -> None:

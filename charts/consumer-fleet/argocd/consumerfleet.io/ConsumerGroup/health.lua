@@ -1,7 +1,7 @@
 -- Health of a ConsumerGroup for Argo CD, judged by its status for the newest generation:
 --   Healthy      the wanted revision runs with all wanted workers
---   Progressing  not seen yet, being checked, being rolled out, or waiting for something outside (a node, an image)
---   Degraded     the wanted revision is refused, whatever still serves, or somebody has to look at the fleet
+--   Progressing  not seen yet, being checked, being rolled out, or waiting for an external cause (a node, an image)
+--   Degraded     the wanted revision is refused, even while another revision serves, or the fleet needs attention
 --   Suspended    spec.suspend, or the annotation consumerfleet.io/paused
 -- Base library only: Argo CD opens neither `string` nor `math` for scripts in argocd-cm.
 
@@ -50,6 +50,14 @@ local serving = ""
 if conditions.Serving ~= nil and (conditions.Serving.message or "") ~= "" then
   serving = "; " .. conditions.Serving.message
 end
+-- Words for notifications. Without a number of records, so that Argo CD's Application does not change with each of them.
+local notes = ""
+if ((status.retry or {}).failed or 0) > 0 then
+  notes = notes .. "; FailedRecords: the failed topic has records"
+end
+if is("UpgradeAvailable", "True") and conditions.UpgradeAvailable.reason == "UpgradeStopped" then
+  notes = notes .. "; " .. words("UpgradeAvailable")
+end
 if is("Stalled", "True") then
   return health("Degraded", words("Stalled") .. serving)
 end
@@ -57,9 +65,9 @@ if is("Progressing", "True") then
   return health("Progressing", words("Progressing") .. serving)
 end
 if is("Degraded", "True") then
-  return health("Degraded", words("Degraded"))
+  return health("Degraded", words("Degraded") .. notes)
 end
 if is("Ready", "True") then
-  return health("Healthy", words("Ready"))
+  return health("Healthy", words("Ready") .. notes)
 end
 return health("Progressing", words("Ready"))

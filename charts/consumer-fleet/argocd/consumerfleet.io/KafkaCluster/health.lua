@@ -1,5 +1,5 @@
 -- Health of a KafkaCluster for Argo CD: Healthy while its brokers answer with the given credentials, Degraded when they
--- do not, Progressing until they have been asked. Base library only: Argo CD opens neither `string` nor `math`.
+-- do not, Progressing before the first poll. Base library only: Argo CD opens neither `string` nor `math`.
 
 local metadata = obj.metadata or {}
 local status = obj.status or {}

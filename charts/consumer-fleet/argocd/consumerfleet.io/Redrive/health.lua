@@ -1,5 +1,5 @@
 -- Health of a Redrive for Argo CD, by its phase: Healthy once it has succeeded, Degraded when it failed or its group was
--- deleted under it, Suspended by spec.suspend, Progressing otherwise. What has ended stays so, whatever is edited later.
+-- deleted meanwhile, Suspended by spec.suspend, Progressing otherwise. Edits after the end do not matter.
 -- Base library only: Argo CD opens neither `string` nor `math`.
 
 local metadata = obj.metadata or {}

@@ -1,0 +1,61 @@
+"""One call of a payment service for each order, with an idempotency key and errors by their class.
+
+Busy (429, 503) and broken (other 5xx, no connection, too slow) services are asked again later. A refusal of the order
+(400, 402, 413, 422) goes to the failed topic at once. Any other status, such as a redirect, is retried: the service or
+the deployment is wrong, and the policy's budget of failures pauses the workers. The key of a call is the record's place
+in Kafka, which is the same in every attempt: the service charges once, however often it is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import aiohttp
+
+from fleet_consumer import Fatal, Produce, Record, RetryAfter
+
+OUTPUT = "payments"
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+LIMITS = aiohttp.ClientTimeout(total=8, connect=2)
+"""Seconds; below `handler.timeoutSeconds`, so that an error names the service, and not the worker's time limit."""
+PAUSE_S = 30.0
+REFUSALS = (400, 402, 413, 422)
+
+session: aiohttp.ClientSession
+
+
+class UnexpectedStatus(Exception):
+    """Neither an answer nor a refusal of the order, such as a redirect, a wrong path or token, or a conflict."""
+
+
+async def setup(context: object) -> None:
+    """Open one session for all calls. A missing variable stops the rollout here, before any record is handled."""
+    global session
+    login = {"Authorization": f"Bearer {os.environ['PAYMENTS_TOKEN']}"}
+    session = aiohttp.ClientSession(os.environ["PAYMENTS_URL"], timeout=LIMITS, headers=login)
+
+
+async def teardown(context: object) -> None:
+    """Close the session."""
+    await session.close()
+
+
+async def handle(record: Record) -> Produce:
+    """Return the service's answer for `payments`."""
+    once = {"Idempotency-Key": f"{record.topic}-{EPOCH}-{record.partition}-{record.offset}"}
+    async with session.post("/payments", json=record.value, headers=once, allow_redirects=False) as response:
+        if response.status in (429, 503):
+            raise RetryAfter(wanted_pause(response.headers.get("Retry-After", "")))
+        if response.status in REFUSALS:
+            raise Fatal(f"{response.url} answered {response.status}: {(await response.text())[:200]}")
+        if not 200 <= response.status < 300:
+            hint = "check PAYMENTS_URL and PAYMENTS_TOKEN, unless the service is broken"
+            raise UnexpectedStatus(f"{response.url} answered {response.status}: {hint}")
+        payment = await response.json()
+    return Produce(OUTPUT, json.dumps(payment), key=record.key)
+
+
+def wanted_pause(retry_after: str) -> float:
+    """The seconds of a Retry-After header; the default if it is missing or has a date."""
+    return float(retry_after) if retry_after.isdigit() else PAUSE_S

@@ -1,0 +1,137 @@
+"""Removal of secrets from objects and logs before they leave the cluster. Pure.
+
+Secrets are never read. What this module removes are values that somebody wrote in the open: environment variables,
+headers, fields, arguments and log text with telling names, logins in URLs, annotations with whole manifests, contents
+of unknown ConfigMaps. It removes too much rather than too little.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+from fleet_operator.clients.kinds import LAST_APPLIED, JsonObject
+
+REDACTED: Final = "(redacted)"
+WORDS: Final = (
+    r"passw|passphrase|pwd|secret|token|credential|authorization|cookie|jaas|signature|\bsig\b"
+    r"|(?:api|access|account|private|shared|signing|encryption|storage|master)[ ._-]?key"
+)
+"""Parts of the names of secret values."""
+TELLING: Final = re.compile(WORDS, re.IGNORECASE)
+FLAG: Final = re.compile(rf"-[\w.-]*(?:{WORDS})[\w.-]*", re.IGNORECASE)
+ASSIGNED: Final = re.compile(rf"(-*[\w.-]*(?:{WORDS})[\w.-]*=).*", re.IGNORECASE | re.DOTALL)
+FREE_KEY: Final = re.compile(rf"{WORDS}|key$", re.IGNORECASE)
+REFERENCES: Final = ("Ref", "Name", "Key", "Endpoint", "File", "Seconds", "Path")
+"""Ends of field names that name an object, a file or a flag, and hold no secret. They count only in fields of APIs."""
+FREE: Final = ("annotations", "volumeAttributes", "options", "parameters")
+"""Maps whose keys anybody may choose."""
+OWN_ANNOTATIONS: Final = "consumerfleet.io/"
+ANNOTATION_MAX: Final = 256
+"""Annotations of other tools that are longer, or JSON, are left out: they can hold whole manifests."""
+QUOTED: Final = r"""\\"(?:\\\\\\"|\\\\[^"]|[^\\"])*\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'"""
+"""A value in quotes: inside another JSON string, in JSON, in YAML or a shell."""
+BARE: Final = r"(?:-?\d[\d.eE+-]*|true|false|null)(?=\s*[,}\]])"
+REST: Final = r"""[\[{][^\n]*|[|>][-+\d]*[ ]*(?:\n[ \t]+[^\n]*)+|(?:(?!"\s*[,}\]])[^\n])+"""
+"""A JSON list or object, a YAML block, or the rest of the line up to the end of the JSON string in which it is."""
+URL: Final = re.compile(r"(:(?:\\?/){2})([^\s\"<>]+)")
+DIGEST: Final = "sha256:"
+TEXTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {REDACTED}"),
+    (re.compile(r"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"), REDACTED),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b"), REDACTED),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
+    (
+        re.compile(rf"((?:{WORDS})[\w.-]{{0,64}}\\*[\"']\s*:\s*)(?:{QUOTED}|{BARE}|{REST})", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    (
+        re.compile(rf"((?:{WORDS})[\w.-]{{0,64}}\s*[:=]\s*)(?:{QUOTED}|{REST})", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    (
+        re.compile(rf"((?<!\S)--?[\w.-]{{0,64}}(?:{WORDS})[\w.-]{{0,64}}\s+)(?:{QUOTED}|\S+)", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+)
+"""Secrets in text. The first form of a name and a value is that of JSON, whose other fields stay."""
+CONTENTS: Final = ("data", "binaryData", "stringData")
+
+
+def redacted_text(text: str) -> str:
+    """Log text or a message without logins, tokens, keys and values of telling names."""
+    text = URL.sub(lambda found: found[1] + _without_login(found[2]), text)
+    for pattern, replacement in TEXTS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _without_login(rest: str) -> str:
+    """A URL after `://` without a login, whatever that contains. The digest of an image is none."""
+    login, at, place = rest.rpartition("@")
+    if not at:
+        return rest
+    if place.startswith(DIGEST):
+        return _without_login(login) + at + place
+    return f"{REDACTED}@{place}"
+
+
+def redacted(body: JsonObject) -> JsonObject:
+    """A copy of an object without values that may be secret. Names of Secrets stay, because they help and are none."""
+    copied: JsonObject = _walk(body, "")
+    metadata = copied.get("metadata") or {}
+    metadata.pop("managedFields", None)
+    (metadata.get("annotations") or {}).pop(LAST_APPLIED, None)
+    if copied.get("kind") in ("ConfigMap", "Secret"):
+        for part in CONTENTS:
+            if isinstance(body.get(part), dict):
+                copied[part] = {name: f"({len(str(value))} characters)" for name, value in body[part].items()}
+    return copied
+
+
+def _walk(value: Any, name: str, hides: Callable[[str], bool] | None = None) -> Any:
+    """A copy of a value without secrets. `hides` decides by the name whether a string or a number is one."""
+    hides = hides or _hides
+    if isinstance(value, dict):
+        return _map(value, name)
+    if isinstance(value, list):
+        return [*_items(value, name)]
+    if isinstance(value, str):
+        return REDACTED if hides(name) or (hides is _hides_free and _is_manifest(name, value)) else redacted_text(value)
+    return REDACTED if isinstance(value, int | float) and not isinstance(value, bool) and hides(name) else value
+
+
+def _map(value: JsonObject, name: str) -> JsonObject:
+    """Fields, or a free map. An environment variable or a header loses its value, whatever its name."""
+    if name in FREE:
+        return {key: _walk(each, str(key), _hides_free) for key, each in value.items()}
+    pair = "name" in value and "value" in value
+    return {key: REDACTED if pair and key == "value" else _walk(each, str(key)) for key, each in value.items()}
+
+
+def _items(values: list[Any], name: str) -> Iterator[Any]:
+    """Items of a list. In arguments, the item after a telling flag is its value."""
+    for before, each in pairwise((None, *values)):
+        if isinstance(each, str) and isinstance(before, str) and FLAG.fullmatch(before):
+            yield REDACTED
+        elif isinstance(each, str) and (assigned := ASSIGNED.fullmatch(each)):
+            yield assigned[1] + REDACTED
+        elif name == "env" and not isinstance(each, dict):
+            yield REDACTED
+        else:
+            yield _walk(each, name)
+
+
+def _hides(name: str) -> bool:
+    return TELLING.search(name) is not None and not name.endswith(REFERENCES)
+
+
+def _hides_free(name: str) -> bool:
+    return FREE_KEY.search(name) is not None
+
+
+def _is_manifest(name: str, value: str) -> bool:
+    """True for a value of another tool that can be a whole manifest."""
+    return not name.startswith(OWN_ANNOTATIONS) and (
+        value.lstrip().startswith(("{", "[")) or len(value) > ANNOTATION_MAX
+    )

@@ -1,0 +1,1 @@
+"""The release: version, artefacts, signatures, and their publication to a registry."""

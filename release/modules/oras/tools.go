@@ -1,0 +1,6 @@
+//go:build tools
+
+// Package tools names the program that this module pins, so that its requirements are listed.
+package tools
+
+import _ "oras.land/oras/cmd/oras"

@@ -1,0 +1,1 @@
+"""Tests of the chart's alerts and dashboards with a real Prometheus and a real Alertmanager."""
