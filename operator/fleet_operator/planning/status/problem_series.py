@@ -1,4 +1,4 @@
-"""Conditions that report a problem, as metrics show them."""
+"""Finds the conditions that report a problem; metrics show them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,11 +17,12 @@ PROBLEMS: Final[Mapping[str, c.Status]] = {
     c.COORDINATORS_AVAILABLE: "False",
     c.COORDINATORS_BALANCED: "False",
 }
-"""Types of conditions that report a problem, with the status that does."""
+"""Types of conditions that can report a problem, each with the status that means a problem."""
 
 
 def find_problems(conditions: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Type and reason of each condition that reports a problem which nobody intended."""
+    """Return the type and reason of each condition that reports a problem. Reasons that a user intended are left
+    out."""
     return [
         (condition["type"], condition["reason"])
         for condition in conditions
