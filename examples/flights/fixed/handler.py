@@ -1,8 +1,8 @@
-"""The corrected flights' handler: a cancelled flight is a record instead of an error.
+"""The corrected handler for flights: a cancelled flight becomes an output record instead of an error.
 
-With this in the ConfigMap `flights-handler`, the Redrive of `redrive.yaml` puts the failed flights back, and they
-succeed. `record.partition` and `record.offset` are still those of the source topic, so that a report counts flights by
-their origin, also after retries.
+When the ConfigMap `flights-handler` has this handler, the failed flights that `redrive.yaml` puts back succeed. Even
+after retries, `record.partition` and `record.offset` are those of the source topic, so a report can count flights by
+their origin.
 """
 
 from __future__ import annotations

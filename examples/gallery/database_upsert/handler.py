@@ -1,8 +1,8 @@
-"""The newest state of each customer in PostgreSQL, from a topic of changes with the customer's id as key.
+"""Keep the newest state of each customer in PostgreSQL, from a topic of changes with the customer's id as key.
 
-A row remembers the offset of the change that wrote it, and an older change does not replace a newer one. So a change
-that is handled twice, or late because it was retried, alters nothing. A deleted customer stays as a row with
-`deleted`: without its offset, a late change would create it again.
+A row has the offset of the change that wrote it, and an older change does not replace a newer change. So a change that
+is handled twice, or late because it was retried, has no effect. A deleted customer stays as a row with `deleted`:
+without the offset in this row, a late change would create the customer again.
 
     CREATE TABLE customers (
         topic text, id text, name text, email text, deleted boolean NOT NULL,
@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 import psycopg
-from psycopg.errors import ProgramLimitExceeded  # a key that is too long for an index
+from psycopg.errors import ProgramLimitExceeded  # raised for a key that is too long for an index
 from psycopg_pool import ConnectionPool
 
 from fleet_consumer import Fatal, Record
@@ -28,9 +28,9 @@ UPSERT = """
         source_epoch = excluded.source_epoch, source_offset = excluded.source_offset
     WHERE (customers.source_epoch, customers.source_offset) < (excluded.source_epoch, excluded.source_offset)
 """
-EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # raised by one each time the topic is created again
 CONNECT_S = 5.0
-"""The longest wait for a connection. Without one, `PoolTimeout` is raised, and the record is retried."""
+"""Maximum wait for a connection, in seconds. Then `PoolTimeout` is raised, and the record is retried."""
 
 STATEMENT_S = 10
 LIMITS = {
@@ -38,16 +38,16 @@ LIMITS = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,  # milliseconds, for a server that is gone without a word
+    "tcp_user_timeout": 10_000,  # milliseconds; detects a server that vanished without closing the connection
     "options": f"-c statement_timeout={STATEMENT_S}s",
 }
-"""Limits of a connection; together with CONNECT_S below `handler.timeoutSeconds`."""
+"""Time limits of a connection, which together with CONNECT_S must stay below `handler.timeoutSeconds`."""
 
 pool: ConnectionPool
 
 
 def setup(context: object) -> None:
-    """Open the pool: one connection for each call at a time. It replaces broken connections on its own."""
+    """Open the pool, which has a connection for each concurrent call. The pool replaces broken connections."""
     global pool
     size = int(os.environ.get("POOL_SIZE", "4"))
     url, check = os.environ["DATABASE_URL"], ConnectionPool.check_connection
@@ -60,7 +60,7 @@ def teardown(context: object) -> None:
 
 
 def handle(record: Record) -> None:
-    """Write one change. `OperationalError` (no database, a deadlock) is raised as it is, and retried."""
+    """Write one change. `OperationalError` (no database, a deadlock) is not caught, so the record is retried."""
     if record.key is None:
         raise Fatal("a change without a key names no customer")
     change = {} if record.value is None else record.value  # None: a tombstone
@@ -73,7 +73,7 @@ def handle(record: Record) -> None:
         "name": change.get("name"),
         "email": change.get("email"),
         "deleted": record.value is None,
-        "offset": record.offset,  # keys stay in their partition, so that offsets of one customer are in order
+        "offset": record.offset,  # a key is always in the same partition, so its offsets are in order
     }
     try:
         with pool.connection() as connection:

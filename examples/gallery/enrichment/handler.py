@@ -1,8 +1,8 @@
-"""Orders with the customer's name and tier, which a REST service knows; answers are cached for a minute.
+"""Add the customer's name and tier, from a REST service, to each order; answers are cached for a minute.
 
-Kafka keeps no order between topics: an order can arrive before its customer is known. So an unknown customer is
-retried, and only after the last attempt the order goes to the failed topic. The cache is bounded in size and in age:
-the age is the longest time for which orders get an old tier.
+Kafka has no order between topics, so an order can arrive before the service knows its customer. Such an order is
+retried, and goes to the failed topic only after the last attempt. The cache is limited in size and in age. The age is
+the longest time for which orders get an outdated tier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ cache: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
 
 
 class UnknownCustomer(LookupError):
-    """Nobody has told the service of this customer yet. The policy names this class."""
+    """The service does not know this customer yet. The RetryPolicy names this class."""
 
 
 async def setup(context: object) -> None:
@@ -45,7 +45,7 @@ async def handle(record: Record) -> Produce:
     """Return the order with its customer's name and tier, under the order's own key."""
     order = record.value
     if not isinstance(order, dict) or not str(order.get("customer", "")).isalnum():
-        raise Fatal("the order names no customer")  # checked, because it becomes part of a URL
+        raise Fatal("the order names no customer")  # the id becomes part of a URL
     customer = await customer_of(str(order["customer"]))
     known = {"name": customer["name"], "tier": customer["tier"]}
     return Produce(OUTPUT, json.dumps({**order, "customer": {"id": order["customer"], **known}}), key=record.key)

@@ -1,9 +1,9 @@
-"""One call of a payment service for each order, with an idempotency key and errors by their class.
+"""Call a payment service for each order, with an idempotency key and classified errors.
 
-Busy (429, 503) and broken (other 5xx, no connection, too slow) services are asked again later. A refusal of the order
-(400, 402, 413, 422) goes to the failed topic at once. Any other status, such as a redirect, is retried: the service or
-the deployment is wrong, and the policy's budget of failures pauses the workers. The key of a call is the record's place
-in Kafka, which is the same in every attempt: the service charges once, however often it is asked.
+If the service is busy (429, 503) or broken (other 5xx, no connection, too slow), the order is retried. An order that
+the service refuses (400, 402, 413, 422) goes to the failed topic at once. Any other status, such as a redirect, is
+retried: the service or the deployment is wrong, and the policy's budget of failures pauses the workers. The idempotency
+key is made of topic, epoch, partition and offset, which are the same in every attempt. So the service charges once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import aiohttp
 from fleet_consumer import Fatal, Produce, Record, RetryAfter
 
 OUTPUT = "payments"
-EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # raised by one each time the topic is created again
 LIMITS = aiohttp.ClientTimeout(total=8, connect=2)
-"""Seconds; below `handler.timeoutSeconds`, so that an error names the service, and not the worker's time limit."""
+"""Seconds. Below `handler.timeoutSeconds`, so an error names the service and not the worker's time limit."""
 PAUSE_S = 30.0
 REFUSALS = (400, 402, 413, 422)
 
@@ -26,7 +26,7 @@ session: aiohttp.ClientSession
 
 
 class UnexpectedStatus(Exception):
-    """Neither an answer nor a refusal of the order, such as a redirect, a wrong path or token, or a conflict."""
+    """A status that neither accepts nor refuses the order: a redirect, a wrong path or token, or a conflict."""
 
 
 async def setup(context: object) -> None:
@@ -57,5 +57,5 @@ async def handle(record: Record) -> Produce:
 
 
 def wanted_pause(retry_after: str) -> float:
-    """The seconds of a Retry-After header; the default if it is missing or has a date."""
+    """The seconds of a Retry-After header; PAUSE_S if the header is missing or has a date."""
     return float(retry_after) if retry_after.isdigit() else PAUSE_S

@@ -1,12 +1,12 @@
-"""Support tickets sorted by a language model: any endpoint with OpenAI's chat completions.
+"""Sort support tickets by a language model, at any endpoint with OpenAI's chat completions.
 
-- Rate: each worker leaves a pause between two calls. `replicas` times that is the rate of the fleet.
-- Cost: the text is cut, the answer is one word, and each worker has a budget of tokens for an hour. Tickets beyond the
-  budget wait in a retry topic, until half of the budget is free again. Each such wait uses an attempt: the policy has
-  fifty, for more than three days. An answer that is no queue fails at once, as fifty further calls would cost more.
+- Rate: each worker pauses between two calls. The rate of the fleet is `replicas` times the rate of one worker.
+- Cost: the text is cut, the answer is one word, and each worker has a budget of tokens per hour. Tickets beyond the
+  budget wait in a retry topic, until half of the budget is free again. Each such wait uses one of the policy's fifty
+  attempts, which last more than three days. An answer that is not a queue fails at once, to save the cost of retries.
   A ticket that is handled twice costs twice, but its output has the same key.
-- Prompt injection: a ticket is written by anybody. The model has no tools, and its answer counts only if it is one of
-  four words, so that the worst that a ticket can achieve is its own wrong queue.
+- Prompt injection: anybody can write a ticket. The model has no tools, and its answer counts only if it is one of four
+  words. So a hostile ticket can at most get itself into the wrong queue.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ QUEUES = ("billing", "technical", "account", "other")
 TASK = f"Sort the support ticket in the user's message. Answer one of these words only: {', '.join(QUEUES)}."
 TEXT_MAX = 4000  # characters, about 1000 tokens
 ANSWER_MAX = 5  # tokens
-EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # raised by one each time the topic is created again
 PAUSE_S = float(os.environ.get("LLM_PAUSE_SECONDS", "1"))
 TOKENS_PER_HOUR = int(os.environ.get("LLM_TOKENS_PER_HOUR", "200000"))
 
 session: aiohttp.ClientSession
 turn = asyncio.Lock()
 spent: list[tuple[float, int]] = []
-"""Time and tokens of each call in the last hour."""
+"""Time (seconds, monotonic clock) and number of tokens of each call in the last hour."""
 
 
 async def setup(context: object) -> None:
@@ -48,7 +48,7 @@ async def teardown(context: object) -> None:
 
 
 async def handle(record: Record) -> Produce:
-    """Return the ticket's queue. Any other answer fails: at temperature 0, a further call gives the same one."""
+    """Return the ticket's queue. Any other answer fails: at temperature 0, another call gives the same answer."""
     if not isinstance(record.value, dict) or not isinstance(record.value.get("text"), str):
         raise Fatal("the ticket has no text")
     messages = [{"role": "system", "content": TASK}, {"role": "user", "content": record.value["text"][:TEXT_MAX]}]
@@ -76,7 +76,8 @@ async def handle(record: Record) -> Produce:
 def check_budget(now: float) -> None:
     """Raise RetryAfter, with the time until half of the budget is free, if this hour's tokens are spent.
 
-    The next single call is often affordable within seconds, but then each waiting ticket would use up its attempts.
+    The budget often allows one more call within seconds. But if all waiting tickets were retried for that call, they
+    would use up their attempts.
     """
     while spent and spent[0][0] < now - 3600:
         del spent[0]

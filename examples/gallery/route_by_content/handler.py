@@ -1,8 +1,8 @@
-"""Payments to the topics of those who work on them, by their content; large ones to the auditors as well.
+"""Write each payment to the topic of its method, and large payments to the auditors' topic as well.
 
-All outputs of a record are acknowledged before its offset is committed. After a crash, some may be written twice, with
-the same key and the same header `source`, by which a reader knows them. A payment that nobody wants is dropped on
-purpose, and counted. A payment that cannot be understood goes to the failed topic.
+All outputs of a record are acknowledged before its offset is committed. After a crash, some outputs may be written
+twice, with the same key and the same header `source`, by which a reader can recognize duplicates. Test payments are
+dropped on purpose, and counted. A payment that cannot be parsed goes to the failed topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def handle(record: Record) -> list[Produce]:
 
 
 def payment_of(value: bytes | None) -> dict[str, Any]:
-    """Method and amount of a payment; the topics get its bytes as they came."""
+    """Parse method and amount of a payment. The payment's bytes are written to the topics unchanged."""
     try:
         found = json.loads(value or b"", parse_float=Decimal)
         amount = Decimal(found["amount"])

@@ -1,7 +1,8 @@
-"""Orders checked against a JSON Schema: good ones to `orders-valid`, bad ones to the failed topic with the reason.
+"""Check orders against a JSON Schema: write valid orders to `orders-valid`, and fail invalid orders with the reason.
 
-The reason names the place and the rule (`$.items[0].count: exclusiveMinimum`), not the value: error texts are written
-to logs and headers, where customers' data should not be. Put failed orders back after a correction of the schema.
+The reason has the JSON path and the violated rule (`$.items[0].count: exclusiveMinimum`), but not the value, because
+logs and headers contain it, and they should not have customers' data. Put failed orders back after you correct the
+schema.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from fleet_consumer import Fatal, Produce, Record
 
 OUTPUT = "orders-valid"
 SCHEMA = json.loads(Path(__file__).with_name("order.schema.json").read_text())
-Draft202012Validator.check_schema(SCHEMA)  # at the import: a broken schema is refused by the check of the revision
+Draft202012Validator.check_schema(SCHEMA)  # runs at import, so the check of the revision refuses a broken schema
 VALIDATOR = Draft202012Validator(SCHEMA, format_checker=Draft202012Validator.FORMAT_CHECKER)
 VERSION = str(SCHEMA["$id"]).encode()
 
 
 def handle(record: Record) -> Produce:
-    """Return the order as it came, with the schema's id in a header."""
+    """Return the unchanged order, with the schema's id in a header."""
     if record.value is None:
         raise Fatal("$: an order cannot be null")
     try:

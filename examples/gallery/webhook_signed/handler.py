@@ -1,9 +1,9 @@
 """Signed webhooks: each event goes to every subscriber, and each subscriber has its own retries.
 
 Two ConsumerGroups use this module. `fan_out` writes one delivery for each subscriber to a topic. `deliver` sends a
-delivery, signed as the Standard Webhooks specification says. All attempts have the same `webhook-id`, by which a
-receiver knows a repetition. Pods read the subscribers when they start: a delivery for a name that its pod does not know
-yet is retried, until that pod is restarted too.
+delivery, signed according to the Standard Webhooks specification. All attempts have the same `webhook-id`, by which a
+receiver recognizes repetitions. Pods read the list of subscribers when they start. If the list of a pod lacks the
+subscriber of a delivery, the delivery is retried until the pod has been restarted.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import aiohttp
 from fleet_consumer import Fatal, Produce, Record, Skip
 
 DELIVERIES = "webhook-deliveries"
-EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # raised by one each time the topic is created again
 LIMITS = aiohttp.ClientTimeout(total=10, connect=3)
 
 
 class UnknownSubscriber(LookupError):
-    """This pod's list has no such name: it is older than the delivery, or the subscriber was removed."""
+    """The pod's list lacks the subscriber, because the list is outdated or the subscriber was removed."""
 
 
 session: aiohttp.ClientSession
 subscribers: dict[str, dict[str, str]]
-"""For each subscriber its `url` and its `secret`, from a Secret. A URL of a record would let anybody call anything."""
+"""`url` and `secret` by subscriber, from a Secret. With URLs from records, their producers could call any address."""
 
 
 async def setup(context: object) -> None:
-    """Read the subscribers, and open one session. An empty list stops the rollout: it would drop each event."""
+    """Read the subscribers, and open one session. An empty list stops the rollout, because it would drop all events."""
     global session, subscribers
     subscribers = json.loads(os.environ["SUBSCRIBERS"])
     if not subscribers:
@@ -48,13 +48,13 @@ async def teardown(context: object) -> None:
 
 
 async def fan_out(record: Record) -> list[Produce]:
-    """Return one delivery for each subscriber: the event's bytes, under the subscriber's name."""
+    """Return one delivery for each subscriber, with the event's bytes as value and the subscriber's name as key."""
     event = f"{record.topic}-{EPOCH}-{record.partition}-{record.offset}".encode()
     return [Produce(DELIVERIES, record.value, key=name, headers=[("event", event)]) for name in subscribers]
 
 
 async def deliver(record: Record) -> None:
-    """Send one delivery to its subscriber. 5xx, 429 and no answer raise ClientError and are retried."""
+    """Send one delivery to its subscriber. 408, 429, 5xx and no response raise ClientError, and are retried."""
     event, name = dict(record.headers).get("event"), (record.key or b"").decode()
     if event is None or record.value is None:
         raise Fatal("this is no delivery: it has no event")
@@ -71,7 +71,7 @@ async def deliver(record: Record) -> None:
 
 
 def signed(event: str, now: int, body: bytes, secret: str) -> dict[str, str]:
-    """The headers of one request. The signature covers id, time and body."""
+    """The headers of one request. `now`: seconds since the epoch. The signature covers id, time and body."""
     content = b".".join((event.encode(), str(now).encode(), body))
     key = base64.b64decode(secret.removeprefix("whsec_"))
     signature = base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()

@@ -1,10 +1,10 @@
-"""Page views for each minute and page, counted once each although records may be handled twice.
+"""Count page views for each minute and page. Each view counts once, although its record may be handled twice.
 
-The state is in PostgreSQL: workers can die, and partitions can move. One statement remembers which records were
-counted and adds only those that are new, so both are stored, or neither. The minute is that of the record's timestamp:
-a view that is retried for an hour still counts in its own minute. If PostgreSQL refuses a row, the batch raises the
-error: the worker then calls the handler again with each record alone, and only the one at fault fails. Delete old rows
-of `seen` once no record can come again: after the topic's retention, or after your longest redrive.
+The state is in PostgreSQL, because workers can die and partitions can move. One statement stores the counted records
+and adds only new records to the counts, so both changes are stored or neither. The minute is that of the record's
+timestamp, so a view that is retried for an hour counts in its original minute. If PostgreSQL refuses a row, the batch
+raises the error: the worker then calls the handler with each record alone, and only the record at fault fails. Delete
+old rows of `seen` once their records cannot be handled again: after the topic's retention, or your longest redrive.
 
     CREATE TABLE seen (
         topic text, epoch int, partition int, "offset" bigint, minute timestamptz,
@@ -36,7 +36,7 @@ COUNT = """
     ON CONFLICT (minute, page) DO UPDATE SET count = views.count + excluded.count
 """
 PAGE_BYTES_MAX = 1000  # an index row of PostgreSQL has at most 2704 bytes
-EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # one more each time that the topic is created again
+EPOCH = int(os.environ.get("TOPIC_EPOCH", "0"))  # raised by one each time the topic is created again
 CONNECT_S = 5.0
 STATEMENT_S = 10
 LIMITS = {
@@ -44,10 +44,10 @@ LIMITS = {
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,  # milliseconds, for a server that is gone without a word
+    "tcp_user_timeout": 10_000,  # milliseconds; detects a server that vanished without closing the connection
     "options": f"-c statement_timeout={STATEMENT_S}s",
 }
-"""Limits of a connection; together with CONNECT_S below `handler.timeoutSeconds`."""
+"""Time limits of a connection, which together with CONNECT_S must stay below `handler.timeoutSeconds`."""
 PAUSE_S = 30.0
 
 Row = tuple[str, int, int, int, datetime, str]
@@ -55,7 +55,7 @@ pool: ConnectionPool
 
 
 def setup(context: object) -> None:
-    """Open the pool."""
+    """Open the connection pool."""
     global pool
     url, check = os.environ["DATABASE_URL"], ConnectionPool.check_connection
     pool = ConnectionPool(url, kwargs=LIMITS, min_size=1, timeout=CONNECT_S, check=check, open=True)
@@ -67,7 +67,7 @@ def teardown(context: object) -> None:
 
 
 def handle_batch(records: list[Record]) -> list[Fatal | RetryAfter | None]:
-    """Count all views of the batch; return an error for each record that is no view."""
+    """Count all views of the batch; return an error for each record that is not a view."""
     rows = [row_of(record) for record in records]
     good = [row for row in rows if not isinstance(row, Fatal)]
     columns = zip(*good, strict=True) if good else ([], [], [], [], [], [])
@@ -82,12 +82,12 @@ def handle_batch(records: list[Record]) -> list[Fatal | RetryAfter | None]:
 
 
 def is_outage(error: psycopg.OperationalError) -> bool:
-    """True unless a row can be the cause: no connection (08, or no code), rollback (40), resources (53), stop (57)."""
+    """True for errors that no row causes: no connection (08, or no code), rollback (40), resources (53), stop (57)."""
     return error.sqlstate is None or error.sqlstate[:2] in ("08", "40", "53", "57")
 
 
 def row_of(record: Record) -> Row | Fatal:
-    """The record's place, its minute and its page, or the reason why it is no view."""
+    """Topic, epoch, partition, offset, minute and page; Fatal with the reason if the record is not a view."""
     page = record.value.get("page") if isinstance(record.value, dict) else None
     if not isinstance(page, str) or len(page.encode(errors="replace")) > PAGE_BYTES_MAX:
         return Fatal(f"this is no view: it has no page of at most {PAGE_BYTES_MAX} bytes")

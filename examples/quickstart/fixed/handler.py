@@ -1,4 +1,4 @@
-"""The corrected handler: an order of no pieces has no price for one piece."""
+"""The corrected handler: the price is null if an order has count 0."""
 
 from __future__ import annotations
 

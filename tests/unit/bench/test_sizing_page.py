@@ -38,8 +38,8 @@ def test_partitions_of_a_group_are_its_delays_and_two_more_topics() -> None:
     assert Group(partitions=6, managed_partitions=6, delays=3).added == 30
     assert Group(managed_partitions=1).added == 5
     text = section("Topics and partitions")
-    assert "three distinct delays make 30 partitions" in text
-    assert "`managedTopics: {partitions: 1}` they are 5" in text
+    assert "three distinct delays, a group adds 30 partitions" in text
+    assert "`managedTopics: {partitions: 1}`, it adds 5" in text
 
 
 def test_costs_of_the_example_grow_with_groups_and_with_workers() -> None:
