@@ -1,4 +1,4 @@
-"""Writes each dashboard as a JSON file into the chart."""
+"""Writes each dashboard to a JSON file in the chart."""
 
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ BUILDERS: Final = {"fleets": fleets.build, "fleet": fleet.build, "operator": ope
 
 
 def files() -> dict[str, str]:
-    """Content of each file by its name."""
+    """Return the content of each dashboard file by file name."""
     return {f"consumer-fleet-{name}.json": as_json(build()) for name, build in BUILDERS.items()}
 
 

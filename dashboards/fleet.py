@@ -1,4 +1,4 @@
-"""The dashboard of one group: its workers, partitions, handler, retries, and whether its scaling has what it needs."""
+"""The dashboard of one group: state and scaling, lag, handler, retries, workers and losses."""
 
 from collections.abc import Sequence
 from typing import Final

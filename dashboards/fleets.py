@@ -1,4 +1,4 @@
-"""The dashboard of all groups: which are not well, which are behind, and how much work all of them do."""
+"""The dashboard of all groups: groups with problems, groups with lag, and the total work."""
 
 from collections.abc import Sequence
 from typing import Final

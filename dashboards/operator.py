@@ -1,4 +1,4 @@
-"""The dashboard of the operator itself: leadership, reconciles, requests, caches, and what it observes of Kafka."""
+"""The dashboard of the operator: leadership, reconciles, requests, caches, and observations of Kafka."""
 
 from collections.abc import Sequence
 from typing import Final

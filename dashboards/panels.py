@@ -1,6 +1,6 @@
-"""Panels, rows and variables that the dashboards consist of.
+"""Builders for the parts of the dashboards: panels, rows and variables.
 
-A query that counts events uses `$__rate_interval`, which Grafana sets from the scrape interval and the time range.
+Queries for rates use `$__rate_interval`, which Grafana computes from the scrape interval and the time range.
 """
 
 import json
@@ -24,18 +24,18 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 TAGS: Final = ["consumer-fleet"]
 WIDTH: Final = 24
-"""Columns of Grafana's grid."""
+"""Number of columns of Grafana's grid."""
 HEIGHT: Final = 8
 
 Query = tuple[str, str]
-"""Expression and legend."""
+"""PromQL expression, and legend."""
 Panel = timeseries.Panel | stat.Panel | table.Panel
 Section = tuple[str, Sequence[Panel]]
-"""Title and panels."""
+"""Title of a row, and its panels."""
 
 
 def dashboard(name: str, description: str, variables: Sequence[QueryVariable], sections: Sequence[Section]) -> Built:
-    """A dashboard with a variable for the data source, other variables, and a row of panels for each section."""
+    """Build a dashboard with these variables, another for the data source, and a row of panels per section."""
     found = (
         Dashboard(f"Consumer Fleet / {name}")
         .uid(f"consumer-fleet-{name.lower()}")
@@ -59,7 +59,7 @@ def dashboard(name: str, description: str, variables: Sequence[QueryVariable], s
 
 
 def choice(name: str, label: str, query: str, *, several: bool = False) -> QueryVariable:
-    """A variable with the values that `query` finds. With `several`, all of them are selected at first."""
+    """Build a variable with the values that `query` returns. With `several`, all values are selected by default."""
     variable = (
         QueryVariable(name).label(label).datasource(SOURCE).query(query).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
     )
@@ -67,7 +67,7 @@ def choice(name: str, label: str, query: str, *, several: bool = False) -> Query
 
 
 def graph(title: str, unit: str, *queries: Query, text: str = "", columns: int = 2) -> timeseries.Panel:
-    """Lines over time, with a legend below them."""
+    """Build a panel with lines over time and a legend below."""
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
     panel = (
         timeseries.Panel()
@@ -87,7 +87,7 @@ def graph(title: str, unit: str, *queries: Query, text: str = "", columns: int =
 
 
 def number(title: str, unit: str, expression: str, *, text: str = "", columns: int = 6) -> stat.Panel:
-    """The present value of one expression."""
+    """Build a panel that shows the current value of an expression."""
     query = Dataquery().datasource(SOURCE).expr(expression).ref_id("A")
     return (
         stat.Panel()
@@ -104,7 +104,7 @@ def number(title: str, unit: str, expression: str, *, text: str = "", columns: i
 
 
 def rows_of(title: str, *expressions: str, text: str = "", hidden: Sequence[str] = ()) -> table.Panel:
-    """A table with a row for each combination of labels, and a column for each label and expression."""
+    """Build a table with a row for each combination of labels, and a column for each label and expression."""
     panel = table.Panel().title(title).description(text).datasource(SOURCE).height(HEIGHT + 2).span(WIDTH)
     for number, expression in enumerate(expressions):
         query = Dataquery().datasource(SOURCE).expr(expression).ref_id(_letter(number))
@@ -116,10 +116,10 @@ def rows_of(title: str, *expressions: str, text: str = "", hidden: Sequence[str]
 
 
 def as_json(built: Built) -> str:
-    """The text of a dashboard's file."""
+    """Return a dashboard as the content of a JSON file."""
     return json.dumps(built, cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
 
 
 def _letter(number: int) -> str:
-    """Grafana's name of a panel's query."""
+    """Return Grafana's name (refId) of the panel's query with this index."""
     return chr(ord("A") + number)

@@ -1,7 +1,7 @@
-"""Pages of the site at their paths in the repository, so that links between them work in both places.
+"""MkDocs hook: publishes pages at their paths in the repository, so that links work on the site and on GitHub.
 
-MkDocs reads one folder, and the pages link to files outside it. This hook gives MkDocs the linked files of the whole
-repository, with a page for each folder that a link may name (docs/decisions/0069-site.md).
+MkDocs reads only one folder, but the pages link to files outside this folder. The hook adds the linked files of the
+whole repository, and a page for each folder that a link may refer to (docs/decisions/0069-site.md).
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ PUBLISHED: Final = (
     "examples/**/*",
 )
 NOT_PUBLISHED: Final = {"jars", "target", "__pycache__"}
-"""Folders of build output."""
+"""Names of folders with build output. Their files are not published."""
 FENCED: Final = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 TO_FOLDER: Final = re.compile(r"(?<=\]\()(?!\w+:)([\w./-]+)/(?=\))")
 
 
 class NestedLists(Extension):  # type: ignore[misc]  # Python-Markdown has no types
-    """Lists nested by two or three spaces, as the pages have them; Python-Markdown needs four."""
+    """Extension for lists that are nested by two or three spaces, as in the pages. Python-Markdown requires four."""
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name is Python-Markdown's
-        """Rebuild the parser, which reads the number of spaces once."""
+        """Set the number of spaces and rebuild the parser, because it reads this number only once."""
         md.tab_length = 2
         md.build_parser()
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the extension first, because it discards what others have registered before."""
+    """Insert `NestedLists` first, because it discards the registrations of earlier extensions."""
     extensions: list[Any] = config.markdown_extensions
     extensions.insert(0, NestedLists())
     return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Replace the files of docs/ by those of the repository; the theme's files stay."""
+    """Replace the files of docs/ by the published files of the repository. The theme's files are kept."""
     theme = [each for each in files if each.src_dir != config.docs_dir]
     found = published()
     ours = [File.generated(config, str(path), abs_src_path=str(ROOT / path)) for path in found]
@@ -59,7 +59,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Point links to a folder at the folder's page."""
+    """Change links to folders into links to the pages of the folders."""
     here = (ROOT / page.file.src_uri).parent
 
     def to_page(link: re.Match[str]) -> str:
@@ -71,13 +71,13 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 
 
 def published() -> list[PurePosixPath]:
-    """Paths of the files of the site, relative to the repository."""
+    """Return the paths of all files to publish, relative to the repository."""
     paths = {path.relative_to(ROOT) for pattern in PUBLISHED for path in ROOT.glob(pattern) if path.is_file()}
     return sorted(PurePosixPath(path) for path in paths if not NOT_PUBLISHED & set(path.parts))
 
 
 def folders(paths: list[PurePosixPath]) -> dict[str, str]:
-    """Pages that list the files of a folder, for folders without a README."""
+    """Return a page for each folder without a README. The page lists the files of the folder."""
     own = {path.parent for path in paths if path.name == "README.md"}
     listed = {parent for path in paths for parent in path.parents if parent.name} - own
     pages = {}

@@ -1,1 +1,1 @@
-"""Generates pages of docs/ from the code: the words of statuses, and the fields of the custom resources."""
+"""Generates two pages of docs/: the words in statuses, and the fields of the custom resources."""

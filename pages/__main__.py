@@ -1,4 +1,4 @@
-"""`python -m pages` writes the generated pages; with `--check`, it names those that are out of date."""
+"""`python -m pages` writes the generated pages. With `--check`, it only names the pages that are out of date."""
 
 import argparse
 import sys
@@ -15,11 +15,11 @@ from pages.fields import fields_page
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
 KINDS: Final = ("kafkaclusters", "consumergroups", "retrypolicies", "redrives", "offsetresets", "backfills")
-"""The kinds that users write, in the order of the page."""
+"""Plural names of the kinds that users create, in the order of the page."""
 
 
 def generated() -> Mapping[Path, str]:
-    """The contents of all generated pages, keyed by their paths."""
+    """Return the content of each generated page by path."""
     named = {each.page.partition("#")[0] for group in GROUPS.values() for each in group}
     crds = [yaml.safe_load((ROOT / f"crds/consumerfleet.io_{kind}.yaml").read_text()) for kind in KINDS]
     return {

@@ -1,4 +1,4 @@
-"""The page docs/conditions.md: a row for each word that a status or an Event can show."""
+"""Generates the page docs/conditions.md: a row for each word that a status or an Event can show."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,20 +12,20 @@ HEAD: Final = """\
 <!-- Generated from operator/fleet_operator/api/v1alpha1/explanations.toml by `make pages`. -->
 
 This page has a row for each word that a status, an Event or a worker's report can show: types and reasons of
-conditions, limits of scaling, phases and states. Search the page for the word. The message next to the word names the
-object, what was seen and what to do.
+conditions, limits of scaling, phases and states. Search the page for the word. The message next to the word in the
+status or Event names the object, the observed problem and the remedy.
 
 - In the commands, `NAME` is the name of the object, and `POD` is a pod that the message names. Add `--namespace` if
   the object is in another namespace than your context. For the operator's log, use the namespace of your
   installation.
 - No command on this page changes anything.
-- One command shows the state of all groups: `kubectl get consumergroups --all-namespaces -o wide`. Fix the
-  reason of `Degraded` first, because it is the first cause.
-- Words of the form of an error of Kafka, such as NotController, are answers of the brokers that have no row of
-  their own: the message has the details.
+- This command shows the state of all groups: `kubectl get consumergroups --all-namespaces -o wide`. Fix the reason
+  of `Degraded` first, because it is the first cause.
+- This page has no rows for Kafka's error names, such as NotController, which brokers return: the message has the
+  details.
 """
 GROUPS: Final[Mapping[str, tuple[str, str]]] = {
-    "loss": ("Records and offsets at risk", "Act on these reasons first, because time makes them worse."),
+    "loss": ("Records and offsets at risk", "Act on these reasons first, because waiting makes the loss worse."),
     "cluster": (
         "Kafka does not answer, or refuses",
         "Reasons of a KafkaCluster, and of all its groups. Running workers stay, and no fleet shrinks.",
@@ -51,27 +51,27 @@ GROUPS: Final[Mapping[str, tuple[str, str]]] = {
         "Kafka's offsets topic",
         "Reasons of `OffsetsTopicSized`, `CoordinatorsAvailable` and `CoordinatorsBalanced` of a KafkaCluster.",
     ),
-    "run": ("Redrives and OffsetResets", "Reasons of runs, several of them also of Backfills."),
-    "backfill": ("Backfills", "Reasons of Backfills, and those that their drivers report."),
+    "run": ("Redrives and OffsetResets", "Reasons of these runs. Backfills share several of the reasons."),
+    "backfill": ("Backfills", "Reasons of Backfills, and reasons that the drivers of Backfills report."),
     "worker": (
         "What workers and checks report",
         "Words in the messages of `Degraded` and `Stuck`, in the results of checks, and on a worker's page `/member`.",
     ),
-    "net": ("Connections", "Words of connection errors, in messages, logs and metrics of workers and the operator."),
-    "pod": ("Kubernetes' words about pods", "Words of the kubelet and the scheduler, which messages repeat."),
+    "net": ("Connections", "Connection errors in messages, logs and metrics of workers and the operator."),
+    "pod": ("Kubernetes' words about pods", "Reasons of the kubelet and the scheduler, as messages repeat them."),
     "state": ("States and phases", "States of Kafka groups, members and skipped records, and phases of runs."),
     "failed": (
         "Reasons in the failed topic",
         "Values of `status.retry.failedReasons`. Run the commands in a worker's pod: `kubectl exec POD -- COMMAND`.",
     ),
-    "event": ("Events", "Reasons of Events that are no reasons of conditions."),
-    "normal": ("Nothing to do", "Reasons that report that all is well."),
+    "event": ("Events", "Reasons that only Events have, not conditions."),
+    "normal": ("Nothing to do", "Reasons of conditions without a problem."),
 }
-"""Title and introduction of each group of explanations."""
+"""Title and introduction of each group of explanations, keyed by group."""
 
 
 def conditions_page(groups: Mapping[str, Sequence[Explanation]], pages: Mapping[str, str]) -> str:
-    """`pages`: the contents of the pages to which the rows link, keyed by their file names."""
+    """Return the page. `pages`: contents of the pages to which the rows link, keyed by file name."""
     titles = {name: headings(text) for name, text in pages.items()}
     lines = [HEAD]
     for group, explanations in groups.items():

@@ -1,4 +1,4 @@
-"""The page docs/fields.md: a row for each field of the custom resources, from their CRDs."""
+"""Generates the page docs/fields.md from the CRDs: a row for each field of the custom resources."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -12,9 +12,9 @@ HEAD: Final = """\
 
 <!-- Generated from crds/ by `make pages`. -->
 
-Every field of the kinds that you write, as `kubectl explain` also prints it. `[]` is an item of a list, and `{}` is a
-value of a map. A field whose parent is absent has its default only if the parent is given. Fields of Kubernetes' own
-types are left out; Kubernetes documents these.
+This page lists every field of the kinds that you write, with the same descriptions as `kubectl explain`. `[]` is an
+item of a list, and `{}` is a value of a map. A default applies only if the parent of the field is present. Fields of
+Kubernetes types are omitted, because Kubernetes documents them.
 """
 
 
@@ -25,7 +25,7 @@ class Field(NamedTuple):
 
 
 def fields_page(crds: Iterable[Schema]) -> str:
-    """`crds`: the CustomResourceDefinitions, in the order of the page."""
+    """Return the page. `crds`: the CustomResourceDefinitions, in the order of the page."""
     lines = [HEAD]
     for crd in crds:
         (version,) = crd["spec"]["versions"]
@@ -38,7 +38,7 @@ def fields_page(crds: Iterable[Schema]) -> str:
 
 
 def fields_of(schema: Schema, path: str) -> Iterator[Field]:
-    """The described fields below an object; those of Kubernetes' own types have no description."""
+    """Yield the fields below an object that have a description. Fields of Kubernetes types have none."""
     for name, field in (schema.get("properties") or {}).items():
         if "description" not in field:
             continue
@@ -66,7 +66,7 @@ def type_of(schema: Schema) -> str:
 
 
 def values_of(schema: Schema) -> Iterator[str]:
-    """The bounds of a field's value, and of the items of a list. Patterns are left out: the meanings describe them."""
+    """Yield the bounds of a field's value and of a list's items. Patterns are omitted: the meanings describe them."""
     if "enum" in schema:
         yield ", ".join(code(_value(each)) for each in schema["enum"])
     yield from _range("", schema.get("minimum"), schema.get("maximum"))

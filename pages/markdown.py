@@ -1,4 +1,4 @@
-"""Tables and text in GitHub's Markdown."""
+"""Helpers for GitHub's Markdown: tables, escaped text and headings."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,13 +8,13 @@ NOT_CODE: Final = re.compile(r"(`[^`]*`)")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a table. The cells are Markdown already."""
+    """The lines of a table. The cells must already be Markdown."""
     lines = (heads, ["---"] * len(heads), *rows)
     return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
 
 
 def escaped(text: str) -> str:
-    """Text for a cell: on one line, and without the characters that mean something outside of code."""
+    """Text for a table cell, on one line. Markdown's special characters outside of code are escaped."""
     parts = NOT_CODE.split(" ".join(text.split()))
     return "".join(
         part if part.startswith("`") else re.sub(r"([*_\[\]])", r"\\\1", part).replace("<", "&lt;") for part in parts
@@ -26,7 +26,7 @@ def code(text: str) -> str:
 
 
 def headings(page: str) -> dict[str, str]:
-    """The headings of a page, keyed by their anchors; the title has the key ''."""
+    """The headings of a page, keyed by anchor. The title also has the key ''."""
     prose = re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
     found = {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-"): title for title in titles}

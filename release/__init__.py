@@ -1,1 +1,1 @@
-"""The release: version, artefacts, signatures, and their publication to a registry."""
+"""Releases of the project: version, artefacts, signatures, and publication to a registry."""

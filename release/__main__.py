@@ -1,4 +1,4 @@
-"""``python -m release``."""
+"""Entry point of ``python -m release``."""
 
 from release.cli import main
 

@@ -1,7 +1,7 @@
 """Artefacts of a release in a folder: distribution, CRDs, chart, checksums.
 
-The folder's file ``build.json`` has the digests of each artefact's inputs and files. An artefact is made only if one of
-them differs, so a repeated build does nothing, and one that was interrupted continues.
+The file ``build.json`` in the folder contains the digests of each artefact's inputs and files. An artefact is built
+only if one of these digests differs. So a repeated build does nothing, and an interrupted build continues.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ SUMS: Final = "SHA256SUMS"
 BUNDLE: Final = f"{SUMS}.sigstore.json"
 PUBLIC_KEY: Final = "cosign.pub"
 OCI: Final = "oci"
-"""The folder with an OCI layout for each artefact of a registry."""
+"""Name of the folder that contains an OCI layout for each artefact to be pushed to the registry."""
 CHART: Final = "charts/consumer-fleet"
 DISTRIBUTION: Final = (
     "pyproject.toml",
@@ -53,27 +53,27 @@ DISTRIBUTION: Final = (
     "consumer_image/fleet_consumer",
 )
 LOCKS: Final = ("operator", "consumer", "spark")
-"""The locks of what is installed; the others are of tests and tools."""
+"""Lock files of the packages that users install. All other lock files are for tests and tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A version, the folder of its artefacts, and the registry that its chart names."""
+    """A release: its version, the folder of its artefacts, and the default registry of its chart."""
 
     folder: Path
     registry: str
-    """Host with an optional path, such as registry.example.com/fleet; the chart's default."""
+    """Host with an optional path, such as registry.example.com/fleet. The chart pulls images from it by default."""
     version: str
     commit_time: int
-    """Seconds since 1970, of the commit that is released: the time of all files in archives."""
+    """Time of the released commit in epoch seconds, and the modification time of all files in archives."""
     commit: str = field(default="", repr=False)
-    """The commit of the build; not in `repr`, because no artefact but `release.json` depends on it."""
+    """The commit of the build. It is not in `repr`, because only `release.json` depends on it."""
     dirty: bool = field(default=False, repr=False)
-    """True if the clone had changes that are not committed, or files that are neither tracked nor ignored."""
+    """True if the clone had uncommitted changes, or untracked files that are not ignored."""
 
     @classmethod
     def of_checkout(cls, folder: Path, registry: str) -> "Release":
-        """The release of the files in this clone. Raises ReleaseError (``NotARegistry``, ``CommandFailed``)."""
+        """Create the release of the files in this clone. Raises ReleaseError (``NotARegistry``, ``CommandFailed``)."""
         if not re.fullmatch(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)*", registry):
             raise ReleaseError(
                 "NotARegistry", f"{registry!r} does not name a registry; give a host and a path, as in ghcr.io/example"
@@ -86,17 +86,17 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """Files of a release that are made together."""
+    """One or more files of a release that are built together."""
 
     name: str
     inputs: str
-    """A digest that changes with everything that changes the files."""
+    """Digest of everything that determines the content of the files."""
     make: Callable[[Path], None]
-    """Writes the files to an empty folder."""
+    """Function that writes the files to an empty folder."""
 
 
 def make(release: Release, artefact: Artefact) -> None:
-    """Make an artefact, unless the folder has it, made from the same inputs."""
+    """Build an artefact, unless the folder already contains its files from the same inputs."""
     state_file = release.folder / STATE
     state = json.loads(state_file.read_text()) if state_file.exists() else {}
     present = state.get(artefact.name)
@@ -119,7 +119,10 @@ def make(release: Release, artefact: Artefact) -> None:
 
 
 def file_artefacts(release: Release, digests: Mapping[str, str]) -> list[Artefact]:
-    """Wheel and sdist with their SBOM, the CRDs as one file, and the chart, with the images' digests by name."""
+    """Return the artefacts that are files: wheel and sdist, their SBOM, the CRDs as one file, and the chart.
+
+    `digests` are the digests of the images by name, which are written into the chart.
+    """
     return [
         Artefact("distribution", _digest(DISTRIBUTION, release.commit_time), lambda into: _distribution(release, into)),
         Artefact("sbom", _digest(["requirements"], repr(release)), lambda into: _sbom(release, into)),
@@ -133,7 +136,7 @@ def file_artefacts(release: Release, digests: Mapping[str, str]) -> list[Artefac
 
 
 def write_sums(release: Release) -> None:
-    """Write checksums of all files. What is packed for a registry has digests of its own."""
+    """Write the checksums of all files in the folder. OCI layouts are left out, because they contain digests."""
     own = {STATE, SUMS, BUNDLE, PUBLIC_KEY}
     listed = sorted(file.name for file in release.folder.iterdir() if file.is_file() and file.name not in own)
     text = "".join(f"{sha256(release.folder / name)}  {name}\n" for name in listed)
@@ -141,14 +144,14 @@ def write_sums(release: Release) -> None:
 
 
 def _distribution(release: Release, into: Path) -> None:
-    """Build the sdist from the tracked files, and the wheel from the sdist: so the sdist is complete."""
+    """Build the sdist from the tracked files, and the wheel from the sdist, which proves that the sdist is complete."""
     with _copy_of(DISTRIBUTION, release.commit_time) as source:
         words = [sys.executable, "-m", "build", "--outdir", str(into), str(source)]
         command(["env", f"SOURCE_DATE_EPOCH={release.commit_time}", *words], ROOT)
 
 
 def sha256(file: Path) -> str:
-    """Digest of a file, in hex digits."""
+    """Return the SHA-256 digest of a file in hexadecimal."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
@@ -168,7 +171,7 @@ def _crds(release: Release, into: Path) -> None:
 def _chart(release: Release, digests: Mapping[str, str], into: Path) -> None:
     """Package the chart with the release's registry and images as its defaults.
 
-    An image without a digest has the chart's version as its tag.
+    For an image without a digest, the chart uses its own version as the tag.
     """
     with _copy_of([CHART, "crds"], release.commit_time) as source:
         values = source / CHART / "values.yaml"
@@ -190,7 +193,7 @@ def _chart(release: Release, digests: Mapping[str, str], into: Path) -> None:
 
 
 def _with_value(text: str, what: str, before: str, value: str) -> str:
-    """The chart's values with a value in the place of an empty one, which follows a pattern."""
+    """Return values.yaml with `value` in place of the empty value that follows the pattern `before`."""
     changed, times = re.subn(rf'(?m)({before})""$', rf"\g<1>{value}", text)
     if times != 1:
         raise ReleaseError("ChartDiffers", f"{CHART}/values.yaml has {times} empty values for {what}, wanted 1")
@@ -199,9 +202,9 @@ def _with_value(text: str, what: str, before: str, value: str) -> str:
 
 @contextmanager
 def _copy_of(places: Iterable[str], when: int) -> Iterator[Path]:
-    """A folder with the tracked files of these places, as they are in the clone, with one time.
+    """Copy the tracked files below these paths to a temporary folder, and set all modification times to `when`.
 
-    Links to folders become folders.
+    Symbolic links to folders are replaced by copies of the folders.
     """
     with tempfile.TemporaryDirectory(prefix="fleet-release-") as folder:
         names = command(["git", "ls-files", "-z", "--", *places], ROOT).split("\0")

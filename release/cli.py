@@ -1,4 +1,4 @@
-"""The command line of releases."""
+"""Command line of ``python -m release``."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -19,14 +19,14 @@ DESCRIPTION = "Build, publish and verify a release of Consumer Fleet. Every comm
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command; exits with 1 and a message if it fails."""
+    """Run one command. Exits with code 1 and a message if the command fails."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
     except (ReleaseError, ClusterError) as error:
         raise SystemExit(f"error: {error}") from error
     except KeyboardInterrupt:
-        raise SystemExit("interrupted; the same command continues from here") from None
+        raise SystemExit("interrupted; run the same command again to continue") from None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -38,31 +38,31 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    add("version", _version, "print the version and every place that states it")
-    tagged = add("tag", _tag, "write a version to every place; once that is committed, create the tag")
+    add("version", _version, "print the version and every line that contains it")
+    tagged = add("tag", _tag, "write a new version to all files; after the commit, run again to create the tag")
     tagged.add_argument("version", metavar="X.Y.Z")
-    built = add("build", _build, "build the artefacts into a folder; those that are there already are kept")
+    built = add("build", _build, "build the artefacts into a folder; artefacts that are up to date are kept")
     built.add_argument("--into", type=Path, required=True, metavar="DIR")
     built.add_argument(
-        "--registry", required=True, help="the registry that the chart names: a host with an optional path"
+        "--registry", required=True, help="default registry of the chart: a host with an optional path"
     )
     which = built.add_mutually_exclusive_group()
     which.add_argument(
-        "--without-images", action="store_true", help="only the files and the chart, in a minute; never published"
+        "--without-images", action="store_true", help="build only files and chart (a minute); cannot be published"
     )
     which.add_argument(
         "--images",
         type=Path,
         metavar="DIR",
-        help="OCI layouts of the images, made by another builder (default: build them)",
+        help="folder with OCI layouts of the images from another builder (default: build them)",
     )
-    published = add("publish", _publish, "push a build to its registry and sign it; repeating it changes nothing")
+    published = add("publish", _publish, "push a build to its registry and sign it; a repeated run changes nothing")
     published.add_argument("folder", type=Path, metavar="DIR")
     published.add_argument(
         "--key", required=True, help="cosign's private key: a file or a KMS; its password is in COSIGN_PASSWORD"
     )
     published.add_argument(
-        "--untagged", action="store_true", help="for tests: also a build of changed files, or of a commit without tag"
+        "--untagged", action="store_true", help="for tests: allow uncommitted changes, or a commit without a tag"
     )
     verified = add("verify", _verify, "check the signatures and digests of a published release")
     verified.add_argument("version", metavar="X.Y.Z")

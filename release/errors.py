@@ -1,13 +1,13 @@
-"""The error of a release: a reason to test for and a message to act on."""
+"""The error class of release commands."""
 
 __all__ = ["ReleaseError"]
 
 
 class ReleaseError(Exception):
-    """A step of a release that failed.
+    """A step of a release has failed.
 
-    ``reason`` is one CamelCase word (``VersionsDiffer``, ``NotSigned``, ``LoginFailed``, ...); ``message`` names the
-    object, the observation and the remedy.
+    ``reason`` is a CamelCase word (``VersionsDiffer``, ``NotSigned``, ``LoginFailed``, ...). ``message`` contains the
+    object, the problem and the remedy.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -1,7 +1,7 @@
 """The three images as OCI layouts, with an SBOM for each architecture.
 
-They are built as the embedded cluster's are, for this machine's architecture, or taken from layouts that another
-builder made, such as one with machines of several architectures.
+By default, the images are built in the same way as for the embedded test cluster, for this machine's architecture.
+Alternatively, they are copied from OCI layouts of another builder, which may support several architectures.
 """
 
 import shutil
@@ -24,7 +24,8 @@ MEBIBYTE: Final = 2**20
 
 
 def image_artefacts(release: Release, given: Path | None) -> list[Artefact]:
-    """The images, built here or copied from the layouts in a folder. Raises ReleaseError (``NoImage``)."""
+    """Return the images as artefacts. They are built, or copied from the layouts in `given`. Raises ReleaseError
+    (``NoImage``)."""
     found = []
     for image in IMAGES:
         if given is None:
@@ -38,7 +39,7 @@ def image_artefacts(release: Release, given: Path | None) -> list[Artefact]:
 
 
 def layers_table(layout: Path) -> list[str]:
-    """A line for each layer of each image of a layout, with its packed size."""
+    """Return the lines of a table with the compressed size of each layer of each image in a layout."""
     lines = []
     for architecture, _, layers in sbom.read_layout(layout):
         sizes = [layer.stat().st_size / MEBIBYTE for layer in layers]
@@ -48,7 +49,7 @@ def layers_table(layout: Path) -> list[str]:
 
 
 def _make(release: Release, image: OurImage, given: Path | None, into: Path) -> None:
-    """Write an image's layout, and the SBOMs of its content."""
+    """Write the layout of an image, and an SBOM for each architecture."""
     layout = into / OCI / image.name
     if given is not None:
         shutil.copytree(given / image.name, layout)
@@ -62,7 +63,7 @@ def _make(release: Release, image: OurImage, given: Path | None, into: Path) -> 
 
 
 def _export(image: OurImage, layout: Path, version: str) -> None:
-    """Copy an image from the storage of the embedded cluster's builder. Raises ClusterError (``BuildFailed``)."""
+    """Export a built image from the builder's storage to an OCI layout. Raises ClusterError (``BuildFailed``)."""
     with open_builder():
         storage = fleet_home() / "buildah"
         words: list[str | Path] = [

@@ -1,6 +1,6 @@
-"""Programs of a release that are Go modules, built from pinned sources as those of the embedded cluster are.
+"""Go programs that releases need. They are built from pinned sources, like those of the embedded test cluster.
 
-Each has a module of its own: cosign and the registry need other versions of the same modules.
+Each program has a separate Go module, because cosign and the registry need different versions of the same modules.
 Decision: docs/decisions/0066-release-artefacts.md.
 """
 
@@ -27,4 +27,4 @@ REGISTRY: Final = GoPrograms(
     {"github.com/distribution/distribution/v3/version.version": "v3.1.2"},
     folder=MODULES / "registry",
 )
-"""The registry of the tests; a release is pushed to any."""
+"""The registry that the tests use. Releases can be pushed to any registry."""

@@ -1,7 +1,7 @@
-"""Publication: the artefacts of a folder, packed for a registry, pushed, signed and verified.
+"""Publication of a release: packs the artefacts for a registry, pushes, signs and verifies them.
 
-The artefact ``consumer-fleet-release`` has all files. Among them are SHA256SUMS, and ``release.json`` with the digests
-of the other artefacts. So its signature covers the whole release.
+The artefact ``consumer-fleet-release`` contains all files, including SHA256SUMS and ``release.json``. The latter
+contains the digests of the other artefacts. So the signature of this artefact covers the whole release.
 Decision: docs/decisions/0066-release-artefacts.md.
 """
 
@@ -27,11 +27,11 @@ CHART: Final = "consumer-fleet"
 FILES: Final = "consumer-fleet-release"
 MANIFEST: Final = "release.json"
 NAMES: Final = frozenset({CHART, *(image.name for image in IMAGES)})
-"""The artefacts in a whole release's manifest."""
+"""Names of the artefacts that the manifest of a complete release must contain."""
 CHART_CONFIG: Final = "application/vnd.cncf.helm.config.v1+json"
 CHART_CONTENT: Final = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 TITLE: Final = "org.opencontainers.image.title"
-"""The annotation by which `oras` names a file."""
+"""Annotation of a layer. `oras` uses it as the file name."""
 FILES_TYPE: Final = "application/vnd.consumerfleet.release.v1"
 MEDIA_TYPES: Final = {
     ".whl": "application/zip",
@@ -44,7 +44,7 @@ MEDIA_TYPES: Final = {
 
 
 def pack(release: Release, images: list[str]) -> None:
-    """Pack the chart and all files for a registry, next to the layouts of these images. Raises ReleaseError."""
+    """Write OCI layouts of the chart and of all files. The layouts of `images` must exist. Raises ReleaseError."""
     _pack_chart(release)
     digests = {name: layout_digest(release.folder / OCI / name, release.version) for name in (*images, CHART)}
     manifest = {
@@ -63,11 +63,11 @@ def pack(release: Release, images: list[str]) -> None:
 
 
 def publish(folder: Path, key: str, *, untagged: bool = False) -> None:
-    """Push and sign a build, each part unless that is done. Images go first, so that a chart never names missing ones.
+    """Push and sign the artefacts of a build, except those that are already pushed and signed.
 
-    Everything is checked before the first push. `untagged` allows a build of any state of the clone. Raises
-    ReleaseError (``NotBuilt``, ``NotTagged``, ``Damaged``, ``AlreadyPublished``, ``LoginFailed``, ``SigningFailed``,
-    ...).
+    Images are pushed first, so a published chart never refers to missing images. All artefacts are checked before the
+    first push. `untagged` allows a build of any state of the clone, for tests. Raises ReleaseError (``NotBuilt``,
+    ``NotTagged``, ``Damaged``, ``AlreadyPublished``, ``LoginFailed``, ``SigningFailed``, ...).
     """
     manifest_file = folder / MANIFEST
     if not manifest_file.exists():
@@ -95,10 +95,10 @@ def publish(folder: Path, key: str, *, untagged: bool = False) -> None:
 
 
 def verify(registry: Registry, version: str, public_key: str) -> dict[str, str]:
-    """Check a published release; returns the digest of each artefact.
+    """Check the signatures and digests of a published release. Returns the digest of each artefact by name.
 
-    Raises ReleaseError (``NotFound``, ``NotSigned``, ``Damaged`` for a file or a tag that is not the release's, or
-    for another release than that of this registry and version).
+    Raises ReleaseError (``NotFound``, ``NotSigned``, ``Damaged``). ``Damaged`` means that a file or tag differs from
+    the signed release, or that the signed release is for another registry or version.
     """
     digest = _digest(registry, FILES, version)
     registry.verify(FILES, digest, public_key)
@@ -113,8 +113,8 @@ def verify(registry: Registry, version: str, public_key: str) -> dict[str, str]:
         if found != wanted:
             raise ReleaseError(
                 "Damaged",
-                f"{registry.reference(name, version)} is {found}, and the release has {wanted}: it was replaced after "
-                "the publication; do not use it, and report it as SECURITY.md describes",
+                f"{registry.reference(name, version)} is {found}, not {wanted} as in the release: it was replaced "
+                "after the publication; do not use it, and report it as SECURITY.md describes",
             )
         registry.verify(name, found, public_key)
         print(f"signed  {registry.reference(name, found)}", file=sys.stderr)
@@ -122,7 +122,7 @@ def verify(registry: Registry, version: str, public_key: str) -> dict[str, str]:
 
 
 def check_files(folder: Path) -> None:
-    """Compare the files of a folder with its checksums. Raises ReleaseError (``Damaged``)."""
+    """Check all files of a folder that are listed in its SHA256SUMS. Raises ReleaseError (``Damaged``)."""
     sums = folder / SUMS
     if not sums.is_file():
         raise ReleaseError("Damaged", f"{sums} is missing: this is not a release; build or download it again")
@@ -137,24 +137,24 @@ def check_files(folder: Path) -> None:
 
 
 def _check_layouts(folder: Path, manifest: dict[str, Any]) -> None:
-    """Compare the layouts, down to every blob, with the manifest and the checked files. Raises ReleaseError."""
+    """Check the OCI layouts against the manifest and the files, and the digest of every blob. Raises ReleaseError."""
     for name in (*manifest["artefacts"], FILES):
         layout = folder / OCI / name
         if not (layout / "index.json").is_file():
             raise ReleaseError("Damaged", f"{layout} is missing; build it again")
         for blob in sorted((layout / "blobs" / "sha256").iterdir()):
             if sha256(blob) != blob.name:
-                raise ReleaseError("Damaged", f"{blob} has another digest than its name; build it again")
+                raise ReleaseError("Damaged", f"the content of {blob} does not match its name; build it again")
         found = layout_digest(layout, manifest["version"])
         same = _has_files(layout, found, folder) if name == FILES else found == manifest["artefacts"][name]
         if not same:
             raise ReleaseError(
-                "Damaged", f"{layout} is {found}, which is not what {folder / MANIFEST} has; build it again"
+                "Damaged", f"{layout} has the digest {found}, unlike {folder / MANIFEST}; build it again"
             )
 
 
 def _has_files(layout: Path, digest: str, folder: Path) -> bool:
-    """True if the packed files are those of the checksums, with the content that the folder has."""
+    """Return True if the layout contains exactly the files in SHA256SUMS, with the same content as in the folder."""
     content = json.loads((layout / "blobs" / digest.replace(":", "/")).read_text())
     packed = {each["annotations"][TITLE]: each["digest"] for each in content["layers"]}
     names = [line.split()[1] for line in (folder / SUMS).read_text().splitlines()]
@@ -162,12 +162,13 @@ def _has_files(layout: Path, digest: str, folder: Path) -> bool:
 
 
 def _check_manifest(manifest: dict[str, Any], registry: Registry, version: str) -> None:
-    """A signed release is the one that was asked for: its tag may have been pointed at an older one."""
+    """Check that the signed release has the requested version and registry. The tag may have been moved to an older
+    signed release. Raises ReleaseError (``Damaged``)."""
     asked = registry.reference(FILES, version)
     if (manifest["version"], manifest["registry"]) != (version, registry.name):
         raise ReleaseError(
             "Damaged",
-            f"{asked} holds the signed release {manifest['version']} for {manifest['registry']}, not {version} for "
+            f"{asked} contains the signed release {manifest['version']} for {manifest['registry']}, not {version} for "
             f"{registry.name}: it was moved or copied; verify a mirror's original, otherwise do not use it, and report "
             "it as SECURITY.md describes",
         )
@@ -178,7 +179,7 @@ def _check_manifest(manifest: dict[str, Any], registry: Registry, version: str) 
 
 def _pack_chart(release: Release) -> None:
     package = f"{CHART}-{release.version}.tgz"
-    # Helm's own push writes the present time into the manifest: the digest would differ at each.
+    # Do not use `helm push`, which writes the current time into the manifest, so the digest differs at each push.
     with tempfile.TemporaryDirectory(prefix="fleet-chart-") as scratch:
         config = Path(scratch, "config.json")
         config.write_text(json.dumps(yaml.safe_load((ROOT / "charts/consumer-fleet/Chart.yaml").read_text())))
@@ -192,7 +193,7 @@ def _created(release: Release) -> list[str]:
 
 
 def _sign_sums(folder: Path, key: str) -> None:
-    """Sign the checksums, for people who get the files from elsewhere than the registry."""
+    """Sign SHA256SUMS unless it is already signed, for users who do not get the files from the registry."""
     sums, bundle = folder / SUMS, folder / BUNDLE
     try:
         verify_file(sums, bundle, str(folder / PUBLIC_KEY))

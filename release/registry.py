@@ -1,7 +1,7 @@
-"""A registry, by oras and cosign: both read logins of `docker login`, and certificate authorities of SSL_CERT_FILE.
+"""Access to a registry with oras and cosign. Both use the logins of `docker login` and the CAs in SSL_CERT_FILE.
 
-Signatures are made with the given key alone: without a certificate, a transparency log, or a service of others. They
-are stored next to what they sign.
+Signatures are made with the given key only, without a certificate, a transparency log or an external service. A
+signature is stored in the same repository as the signed artefact.
 """
 
 import os
@@ -20,28 +20,29 @@ from release.version import environment
 __all__ = ["Registry", "layout_digest", "push_to_layout", "sign_file", "verify_file", "write_public_key"]
 
 OFFLINE = ("--use-signing-config=false", "--tlog-upload=false", "--yes")
-"""For cosign: no service of Sigstore is asked, and nothing is published there."""
+"""Options of cosign: use no service of Sigstore, and publish nothing there."""
 REFUSED = re.compile(r"unauthorized|authentication required|denied|forbidden|\b40[13]\b", re.IGNORECASE)
 UNTRUSTED = re.compile(r"x509: |certificate signed by unknown authority|failed to verify certificate")
 UNREACHABLE = re.compile(r"connection refused|no such host|timeout|network is unreachable")
 MISSING = re.compile(
     r"^Error response from registry: .*(?:: not found$|(?:manifest|name)[ _]unknown)", re.IGNORECASE | re.MULTILINE
 )
-"""The registry's answer, as oras prints it. Other things are not found either, such as a program for logins."""
+"""A registry's response for a missing artefact, as oras prints it. Other messages also contain \"not found\", for
+example if a credential helper is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A host with an optional path, below which each artefact has a repository."""
+    """A registry. `name` is a host with an optional path, below which each artefact has a repository."""
 
     name: str
 
     def reference(self, repository: str, version: str) -> str:
-        """Name of an artefact by tag, or by digest."""
+        """Return the full name of an artefact. `version` is a tag or a digest."""
         return f"{self.name}/{repository}{'@' if ':' in version else ':'}{version}"
 
     def digest(self, repository: str, version: str) -> str | None:
-        """The digest of a tag; None if the registry has no such tag. Raises ReleaseError as `push` does."""
+        """Return the digest of a tag; None if the registry has no such tag. Raises ReleaseError as `push` does."""
         try:
             return self._oras("resolve", self.reference(repository, version)).strip()
         except ReleaseError as error:
@@ -50,7 +51,7 @@ class Registry:
             raise
 
     def push(self, layout: Path, repository: str, version: str) -> str:
-        """Copy an artefact from its layout, unless the registry has it; returns its digest.
+        """Push an artefact from its layout, unless the registry already has it. Returns the artefact's digest.
 
         Raises ReleaseError (``AlreadyPublished`` for other content under the same tag, ``LoginFailed``, ``Untrusted``,
         ``Unreachable``, ``RegistryFailed``).
@@ -60,19 +61,19 @@ class Registry:
         if there is not None and there != wanted:
             raise ReleaseError(
                 "AlreadyPublished",
-                f"{self.reference(repository, version)} is {there}, and this build's is {wanted}; a published version "
-                "never changes: publish the build that was published before, or raise the version",
+                f"{self.reference(repository, version)} is {there}, but this build is {wanted}; a published version "
+                "never changes: publish the same build as before, or raise the version",
             )
         if there is None:
             self._oras("cp", "--from-oci-layout", f"{layout}:{version}", self.reference(repository, version))
         return wanted
 
     def pull(self, repository: str, digest: str, into: Path) -> None:
-        """Write an artefact's files to a folder; each is checked against its digest. Raises ReleaseError."""
+        """Download an artefact's files to a folder, and check the digest of each file. Raises ReleaseError."""
         self._oras("pull", "--output", str(into), self.reference(repository, digest))
 
     def sign(self, repository: str, digest: str, key: str, public_key: str) -> bool:
-        """Sign an artefact, unless this key has signed it; True if it was signed now.
+        """Sign an artefact, unless it is already signed with this key. Returns True if a signature was added.
 
         Raises ReleaseError (``SigningFailed``).
         """
@@ -85,7 +86,7 @@ class Registry:
         return False
 
     def verify(self, repository: str, digest: str, public_key: str) -> None:
-        """Check that the key signed an artefact. Raises ReleaseError (``NotSigned``)."""
+        """Check that an artefact is signed with the key. Raises ReleaseError (``NotSigned``)."""
         words = ["verify", "--insecure-ignore-tlog=true", "--key", public_key, self.reference(repository, digest)]
         _run(COSIGN, words, reason="NotSigned")
 
@@ -97,7 +98,10 @@ class Registry:
 
 
 def push_to_layout(layout: Path, version: str, files: Mapping[str, str], options: Sequence[str], folder: Path) -> None:
-    """Write an artefact of files (media type by name, below `folder`) to a new OCI layout. Raises ReleaseError."""
+    """Write an artefact with these files to a new OCI layout. `files` maps names below `folder` to media types.
+
+    Raises ReleaseError.
+    """
     shutil.rmtree(layout, ignore_errors=True)
     named = [f"{name}:{media_type}" for name, media_type in files.items()]
     words = ["push", "--oci-layout", f"{layout}:{version}", *options, *named]
@@ -105,29 +109,29 @@ def push_to_layout(layout: Path, version: str, files: Mapping[str, str], options
 
 
 def layout_digest(layout: Path, version: str) -> str:
-    """The digest of a tag in an OCI layout. Raises ReleaseError (``PackFailed``)."""
+    """Return the digest of a tag in an OCI layout. Raises ReleaseError (``PackFailed``)."""
     return _run(ORAS, ["resolve", "--oci-layout", f"{layout}:{version}"], reason="PackFailed").strip()
 
 
 def sign_file(file: Path, bundle: Path, key: str) -> None:
-    """Sign a file; the signature is in the bundle. Raises ReleaseError (``SigningFailed``)."""
+    """Sign a file, and write the signature to `bundle`. Raises ReleaseError (``SigningFailed``)."""
     _run(COSIGN, ["sign-blob", *OFFLINE, "--key", key, "--bundle", str(bundle), str(file)], reason="SigningFailed")
 
 
 def write_public_key(key: str, file: Path) -> None:
-    """Write the public key of a private one. Raises ReleaseError (``SigningFailed``)."""
+    """Write the public key of the private key `key` to a file. Raises ReleaseError (``SigningFailed``)."""
     _run(COSIGN, ["public-key", "--key", key, "--outfile", str(file)], reason="SigningFailed")
 
 
 def verify_file(file: Path, bundle: Path, public_key: str) -> None:
-    """Check a file's signature. Raises ReleaseError (``NotSigned``)."""
+    """Check the signature of a file in `bundle`. Raises ReleaseError (``NotSigned``)."""
     words = ["verify-blob", "--insecure-ignore-tlog=true", "--key", public_key, "--bundle", str(bundle), str(file)]
     _run(COSIGN, words, reason="NotSigned")
 
 
 def _run(program: GoPrograms, words: Sequence[str], *, reason: str, folder: Path | None = None) -> str:
     path = ensure_programs(program) / program.name
-    # A key's password comes from COSIGN_PASSWORD; without it cosign would ask a terminal that is not there.
+    # Always set COSIGN_PASSWORD, the password of the key. Otherwise cosign would ask for it on the terminal.
     done = subprocess.run(
         [path, *words],
         cwd=folder,
@@ -143,11 +147,11 @@ def _run(program: GoPrograms, words: Sequence[str], *, reason: str, folder: Path
 
 
 def _named(registry: str, error: ReleaseError) -> ReleaseError:
-    """The error by its cause, with what to do."""
+    """Return an error with a more specific reason and a remedy if the message reveals the cause."""
     host = registry.partition("/")[0]
     for pattern, reason, remedy in (
         (MISSING, "NotFound", "check name and version"),
-        (UNTRUSTED, "Untrusted", "set SSL_CERT_FILE to a file with the authority of the registry's certificate"),
+        (UNTRUSTED, "Untrusted", "set SSL_CERT_FILE to a file with the CA certificate of the registry"),
         (REFUSED, "LoginFailed", f"log in with `docker login {host}`, or `oras login {host}`, as a user that may push"),
         (UNREACHABLE, "Unreachable", "check its name and the network"),
     ):

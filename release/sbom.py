@@ -1,7 +1,7 @@
-"""SBOMs in CycloneDX: of the distribution by its locks, and of an image by the packages that are in its layers.
+"""SBOMs in CycloneDX format. The distribution's SBOM comes from the lock files, an image's from the image's layers.
 
-An image's list is read from its content, not from what it was built from: Debian's database of packages, the metadata
-of Python's, and the jars.
+An image's packages are read from the content of the image, not from its build files: the dpkg status file, the metadata
+of Python packages, and jar files.
 """
 
 import hashlib
@@ -31,23 +31,23 @@ DEBIAN_STATUS: Final = "var/lib/dpkg/status"
 METADATA: Final = re.compile(r"\.dist-info/METADATA$")
 JAR: Final = re.compile(r"/(?P<name>[\w.-]+?)-(?P<version>\d[\w.-]*)\.jar$")
 REMOVED: Final = ".wh."
-"""The prefix of a layer's file that removes one of a lower layer."""
+"""Prefix of a whiteout file. Such a file removes a file or folder of a lower layer."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """The packages of an image."""
+    """The packages that an image contains."""
 
     debian: dict[str, str] = field(default_factory=dict)
-    """Version by `name:architecture`."""
+    """Versions of Debian packages by `name:architecture`."""
     python: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Name and version by the path of the metadata."""
+    """Names and versions of Python packages by the path of their METADATA file."""
     jars: dict[str, str] = field(default_factory=dict)
-    """SHA-256 by path."""
+    """SHA-256 digests of jar files by path."""
 
 
 def locked(texts: Iterable[str]) -> dict[str, tuple[str, frozenset[str]]]:
-    """Version of each package in pip-compile's files, and the packages that need it."""
+    """Parse lock files of pip-compile. Returns the version of each package, and the packages that need it."""
     found: dict[str, tuple[str, frozenset[str]]] = {}
     for text in texts:
         for name, version, comment in PINNED.findall(text):
@@ -58,7 +58,7 @@ def locked(texts: Iterable[str]) -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def of_distribution(name: str, version: str, packages: Mapping[str, tuple[str, frozenset[str]]], when: int) -> str:
-    """The SBOM of the wheel and sdist: the locked versions of all extras, with the reason for each."""
+    """Return the SBOM of the wheel and sdist: the locked packages of all extras, and their dependencies."""
     components = {each: _python(each, number) for each, (number, _) in packages.items()}
     subject = Component(
         name=name,
@@ -75,7 +75,7 @@ def of_distribution(name: str, version: str, packages: Mapping[str, tuple[str, f
 
 
 def of_image(name: str, version: str, digest: str, contents: Contents, when: int) -> str:
-    """The SBOM of an image of one architecture, whose manifest has the given digest."""
+    """Return the SBOM of an image for one architecture. `digest` is the digest of the image's manifest."""
     components = [_debian(each, number) for each, number in contents.debian.items()]
     components += [_python(*each) for each in set(contents.python.values())]
     components += [_jar(path, sha) for path, sha in contents.jars.items()]
@@ -92,7 +92,7 @@ def of_image(name: str, version: str, digest: str, contents: Contents, when: int
 
 
 def read_layout(layout: Path) -> Iterator[tuple[str, str, list[Path]]]:
-    """Architecture, digest and layers of each image in an OCI layout. Raises ReleaseError (``NotAnImage``)."""
+    """Yield architecture, digest and layers of each image in an OCI layout. Raises ReleaseError (``NotAnImage``)."""
     pending = list(json.loads((layout / "index.json").read_text())["manifests"])
     while pending:
         entry = pending.pop(0)
@@ -107,7 +107,7 @@ def read_layout(layout: Path) -> Iterator[tuple[str, str, list[Path]]]:
 
 
 def read_contents(layers: Iterable[Path]) -> Contents:
-    """The packages in a stack of layers, the lowest first."""
+    """Read the packages in the layers of an image. `layers` begins with the lowest layer."""
     found = Contents()
     for layer in layers:
         with tarfile.open(layer, mode="r|*") as archive:
@@ -162,7 +162,7 @@ def _debian(name: str, version: str) -> Component:
 def _jar(path: str, digest: str) -> Component:
     named = JAR.search(path)
     name, version = (named["name"], named["version"]) if named else (Path(path).stem, None)
-    # No purl: a jar's file name does not have its Maven group, and its hash identifies it.
+    # No purl, because the file name of a jar does not contain the Maven group. The hash identifies the jar.
     return Component(
         name=name, version=version, bom_ref=path, hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest)]
     )

@@ -1,6 +1,6 @@
-"""The version: stated in pyproject.toml, and repeated in the chart, in pages and in examples.
+"""The project's version. It is defined in pyproject.toml, and repeated in the chart, in pages and in examples.
 
-``python -m release tag`` changes all places together, so nobody has to know them.
+``python -m release tag`` changes the version in all files, so nobody has to know where it occurs.
 """
 
 import os
@@ -36,17 +36,17 @@ ANYWHERE: Final = (
     rf"consumer-fleet-(?:operator|consumer|spark|release):{NUMBER}",
     rf"/consumer-fleet --version {NUMBER}",
 )
-"""The version in names of images and artefacts, in any tracked file but the history of changes."""
+"""Patterns for names of images and artefacts with a version. They apply to all tracked files except the changelog."""
 IN_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     PROJECT: (rf'(?m)^version = "{NUMBER}"$',),
     CHART: (rf"(?m)^version: {NUMBER}$", rf'(?m)^appVersion: "{NUMBER}"$'),
 }
-"""Patterns that must each match once."""
+"""Patterns by file. Each must match exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line that states the version."""
+    """An occurrence of a version in a file."""
 
     file: str
     line: int
@@ -54,12 +54,12 @@ class Place:
 
 
 def project_version(root: Path = ROOT) -> str:
-    """The version in pyproject.toml."""
+    """Return the version in pyproject.toml."""
     return str(tomllib.loads((root / PROJECT).read_text())["project"]["version"])
 
 
 def places(root: Path = ROOT) -> list[Place]:
-    """Every place that states the version. Raises ReleaseError (``VersionMissing``)."""
+    """Return all occurrences of the version in tracked files. Raises ReleaseError (``VersionMissing``)."""
     found = []
     for name, text in _texts(root):
         matches = sorted((match.start("version"), match["version"]) for match in _matches(name, text))
@@ -68,7 +68,7 @@ def places(root: Path = ROOT) -> list[Place]:
 
 
 def retagged(name: str, text: str, version: str) -> str:
-    """A file's text with another version. In the changelog, the heading ``Next: X`` becomes ``X``."""
+    """Return the text of a file with another version. In the changelog, the heading ``Next: X`` becomes ``X``."""
     if name == CHANGELOG:
         return re.sub(rf"(?m)^## Next: {re.escape(version)}$", f"## {version}", text)
     for match in sorted(_matches(name, text), key=lambda each: each.start("version"), reverse=True):
@@ -77,7 +77,7 @@ def retagged(name: str, text: str, version: str) -> str:
 
 
 def set_version(version: str, root: Path = ROOT) -> list[str]:
-    """Write the version to every place, and return the changed files.
+    """Write the version to all files that contain it, and return the changed files.
 
     Raises ReleaseError (``NotAVersion``, ``NoChangelog``, ``VersionMissing``).
     """
@@ -95,10 +95,10 @@ def set_version(version: str, root: Path = ROOT) -> list[str]:
 
 
 def tag(version: str, root: Path = ROOT) -> str:
-    """Prepare a release, or tag it once it is prepared and committed; returns the next step for a person.
+    """Write a new version to all files, or create the tag if the version is already committed.
 
-    The first run changes the files, the second creates the tag, and a third changes nothing. Raises ReleaseError as
-    `set_version` does, and (``NotCommitted``, ``TagElsewhere``).
+    The first run changes the files, the second creates the tag, and a third changes nothing. Returns a message with the
+    next step. Raises ReleaseError (``NotCommitted``, ``TagElsewhere``, and the reasons of `set_version`).
     """
     changed = set_version(version, root)
     if changed:
@@ -109,7 +109,7 @@ def tag(version: str, root: Path = ROOT) -> str:
     edited = command(["git", "status", "--porcelain", "--untracked-files=no"], root).splitlines()
     if edited:
         files = ", ".join(line[3:] for line in edited)
-        raise ReleaseError("NotCommitted", f"uncommitted changes in {files}; commit or revert them, and run it again")
+        raise ReleaseError("NotCommitted", f"uncommitted changes in {files}; commit or revert them, then run again")
     name = f"v{version}"
     head = command(["git", "rev-parse", "HEAD"], root).strip()
     if name not in command(["git", "tag", "--list", name], root).split():
@@ -119,25 +119,25 @@ def tag(version: str, root: Path = ROOT) -> str:
     if tagged != head:
         raise ReleaseError(
             "TagElsewhere",
-            f"tag {name} is at {tagged[:12]}, not at {head[:12]}; a released version never moves: raise it",
+            f"tag {name} is at {tagged[:12]}, not at {head[:12]}; a released version never changes: raise the version",
         )
     return f"tag {name} is at {head[:12]} already"
 
 
 def check_tagged(version: str, commit: str, *, dirty: bool, root: Path = ROOT) -> None:
-    """Check that a build is of the version's tag, and of nothing else. Raises ReleaseError (``NotTagged``)."""
+    """Check that a build was made at the version's tag, without other changes. Raises ReleaseError (``NotTagged``)."""
     name = f"v{version}"
     at = command(["git", "for-each-ref", "--format=%(objectname) %(*objectname)", f"refs/tags/{name}"], root).split()
-    remedy = f"build it again in a clean clone at the tag; `python -m release tag {version}` creates that"
+    remedy = f"build again in a clean clone at the tag; `python -m release tag {version}` creates the tag"
     if dirty:
-        raise ReleaseError("NotTagged", f"the build of {commit[:12]} has changes that are not committed; {remedy}")
+        raise ReleaseError("NotTagged", f"the build of {commit[:12]} has uncommitted changes; {remedy}")
     if not at or at[-1] != commit:
         seen = f"at {at[-1][:12]}" if at else "missing"
         raise ReleaseError("NotTagged", f"the build is of {commit[:12]}, and the tag {name} is {seen}; {remedy}")
 
 
 def command(words: list[str], folder: Path) -> str:
-    """Standard output of a command. Raises ReleaseError (``CommandFailed``)."""
+    """Run a command and return its standard output. Raises ReleaseError (``CommandFailed``)."""
     done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ReleaseError("CommandFailed", f"`{' '.join(words)}` in {folder}: {done.stderr.strip()[-2000:]}")
@@ -145,12 +145,12 @@ def command(words: list[str], folder: Path) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Variables for every program but cosign: its key and password are left out."""
+    """Return the environment for all programs except cosign, without cosign's variables (key and password)."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COSIGN_")}
 
 
 def _texts(root: Path, *, with_changelog: bool = False) -> Iterator[tuple[str, str]]:
-    """The tracked files with text, and their contents."""
+    """Yield the names and contents of the tracked text files. The changelog is included only if requested."""
     for name in command(["git", "ls-files", "-z"], root).split("\0"):
         path = root / name
         if name and path.is_file() and not path.is_symlink() and (with_changelog or name != CHANGELOG):

@@ -1,4 +1,4 @@
-"""Clocks as objects that are passed in, so that tests can control time.
+"""Clocks are objects passed as arguments, so that tests can control time.
 
 Pure code gets the time as an argument; threads read it from a `Clock`. Nothing in this module may sleep or schedule.
 """
@@ -11,8 +11,8 @@ from typing import Protocol
 def _steady() -> Callable[[], float]:
     """Return a monotonic clock that also runs while the machine is suspended.
 
-    Linux's CLOCK_MONOTONIC stops during suspension. A member that resumes would then take its session for valid,
-    although the broker has given its partitions to others. The monotonic clocks of macOS and of Windows (which has no
+    Linux's CLOCK_MONOTONIC stops during suspension. After resuming, a member would assume that its session is valid,
+    although its partitions belong to other members. The monotonic clocks of macOS and of Windows (which has no
     `clock_gettime`) do not stop.
     """
     boot = getattr(time, "CLOCK_BOOTTIME", None)
@@ -28,11 +28,12 @@ class Clock(Protocol):
     """Monotonic and wall-clock time, in seconds."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary origin, for deadlines and intervals. They never decrease, and include time
-        during which the machine was suspended."""
+        """Return seconds since an arbitrary origin, for deadlines and intervals. The result never decreases, and
+        includes the time of a suspended machine."""
 
     def wall(self) -> float:
-        """Return seconds since the Unix epoch, for people and other machines. They may jump."""
+        """Return seconds since the Unix epoch, for people and other machines. The clock may be adjusted in both
+        directions."""
 
 
 class SystemClock:

@@ -5,7 +5,7 @@ from importlib import metadata
 from typing import Final
 
 DISTRIBUTION: Final = "consumer-fleet"
-"""The name by which brokers count this client software (KIP-511)."""
+"""Client software name in the brokers' metrics (KIP-511)."""
 
 UNKNOWN_VERSION: Final = "unknown"
 """The version of code that runs without installed metadata, for example from a checkout or a zipped application."""

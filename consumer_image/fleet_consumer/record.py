@@ -1,8 +1,8 @@
-"""Records that polls return and handlers receive, and the results that handlers may return or raise.
+"""Records, as returned by polls and passed to handlers, and the results that handlers may return or raise.
 
 The package `librdkafka` creates records, and the worker handles results. Both import this module, which must not do
-I/O. A poll returns runs (records of one partition), because order and offsets are kept per partition, and because
-passing on a list costs nothing per record.
+I/O. A poll returns runs (lists of records of one partition), because order and offsets are per partition, and because
+passing a list has no cost per record.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ def names(partitions: Iterable[TopicPartition]) -> str:
 
 
 class TimestampType(StrEnum):
-    """The meaning of a record's timestamp, with Java's names. The topic's `message.timestamp.type` decides it."""
+    """The type of a record's timestamp, with Java's names; set by the topic's `message.timestamp.type`."""
 
     NO_TIMESTAMP_TYPE = "NoTimestampType"
     CREATE_TIME = "CreateTime"
@@ -53,8 +53,8 @@ class Delivery:
 
 
 class _Source:
-    """A slot for the librdkafka message of a record, unset in records that were created from field values. It is not a
-    dataclass field, so the message is not compared, copied, pickled or shown."""
+    """Slot for a record's librdkafka message; unset in records created from field values. The slot is not a dataclass
+    field, so the message is not compared, copied, pickled or shown."""
 
     __slots__ = ("_message",)
     _message: Any
@@ -89,9 +89,8 @@ class Record(_Source):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """The type of this record's timestamp, read from librdkafka's message. It is `NO_TIMESTAMP_TYPE` (unknown) for
-        a retried record, whose timestamp is that of its origin, and for a record that was created from field values,
-        copied or pickled."""
+        """The type of this record's timestamp, from librdkafka's message. `NO_TIMESTAMP_TYPE` (unknown) for retried
+        records, which have their origin's timestamp, and for records created from field values, copied or pickled."""
         message = getattr(self, "_message", None)
         if message is None:
             return TimestampType.NO_TIMESTAMP_TYPE
@@ -134,7 +133,7 @@ class Fatal(HandlerVerdict):
 
 
 class Skip(HandlerVerdict):
-    """Drop this record on purpose. It is counted as dropped, and `reason` is logged."""
+    """Drop this record on purpose. The record counts as dropped, and `reason` is logged."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -156,15 +155,16 @@ class Run:
         """The offset to commit once all records of the run are done."""
         return self.records[-1].offset + 1
 
-    # The methods below return columns of all records, for batches. A run that was just polled reads them from
-    # librdkafka's messages, and makes `Record` objects only when `records` is used.
+    # The methods below return one value per record, for batches. A polled run reads the values from librdkafka's
+    # messages, and creates `Record` objects only on access to `records`.
 
     def values(self) -> list[Any]:
-        """Return the value of each record, None for a tombstone. Values are raw bytes before `records` is used."""
+        """Return the value of each record, None for a tombstone. Values are raw bytes before the first access to
+        `records`."""
         return [record.value for record in self.records]
 
     def keys(self) -> list[Any]:
-        """Return the key of each record, None if it has none. Keys are decoded or raw like `values`."""
+        """Return the key of each record, None for a record without a key. Keys are decoded or raw like `values`."""
         return [record.key for record in self.records]
 
     def offsets(self) -> list[int]:
@@ -182,7 +182,7 @@ class Gap(NamedTuple):
     next: int
 
     def behind(self, former: "Gap | None") -> "Gap":
-        """Return this gap, joined with the `former` gap if this gap begins where the former gap ends."""
+        """Return this gap, merged with the `former` gap if both are adjacent."""
         return self if former is None or former.next != self.first else Gap(former.first, self.next)
 
 
@@ -200,7 +200,8 @@ class Records:
 
     @property
     def next_offsets(self) -> dict[TopicPartition, int]:
-        """The offset to commit, once its records are done, for each partition that this poll moved (as in KIP-1094)."""
+        """Offsets to commit once the records are done, for each partition whose position this poll moved (as in
+        KIP-1094)."""
         offsets = {run.topic_partition: run.next_offset for run in self.runs}
         return offsets | {part: gap.next for part, gap in self.gaps.items()}
 

@@ -2,8 +2,7 @@
 
 Start order: health endpoints, console, Lease, lists that fill the caches, watches, reconciles (which start the
 observers). On shutdown, running reconciles may finish within a time limit; then the Lease is released. A lost Lease or
-refused credentials end the process at once with a failure. The next process continues, because all state is in
-Kubernetes.
+refused credentials end the process at once with a failure. The next process continues from the state in Kubernetes.
 """
 
 import asyncio
@@ -58,19 +57,19 @@ COLLECT_AFTER: Final = 50_000
 """Number of new Python objects between two runs of the cyclic garbage collector. Runs are rare, because few objects are
 cyclic, and each run scans the data of thousands of groups."""
 UNSERVED_SECONDS: Final = 15.0
-"""Delay before a key is queued again if the objects of its namespace cannot be listed."""
+"""Delay before a key is queued again while the objects of the key's namespace cannot be listed."""
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 LABEL_SECONDS: Final = 5.0
-"""Longest time for which the start and the end of an operator wait for the label of its pod."""
+"""Longest time for which the start and the shutdown wait until the operator's own pod is labelled."""
 LABEL_AGAIN_SECONDS: Final = 15.0
 """Delay after a failed attempt to label the operator's own pod."""
 LOG_SECONDS: Final = 1.0
-"""Maximum time for writing the last log line of a process that has lost the Lease."""
+"""After losing the Lease, the process exits after this time even if its last log line is not written."""
 
 
 class App:
-    """One operator process. Call `run` once. `stop` ends it cleanly; call it on the event loop or in a signal handler.
+    """One operator process. Call `run` once. Call `stop`, on the event loop or in a signal handler, for a clean end.
 
     `lease_kube` is used only for the Lease, on its own thread and event loop, so that a renewal never waits for slow
     calls or long steps of reconciles. With `console_kube`, the console is served, also on its own thread.
@@ -105,7 +104,7 @@ class App:
         self._store = Store(kube, clock, WATCHED, applied_annotation=APPLIED_ANNOTATION)
         self._events = EventRecorder(kube, clock, self.metrics, instance=settings.identity)
         self._worker_status = WorkerStatusClient()
-        self._sweeper: Sweeper  # created when the namespaces of this installation are known
+        self._sweeper: Sweeper  # created as soon as this installation's namespaces are known
         self._dispatchers = {each.kind: self._dispatcher(each.kind) for each in CONTROLLERS}
         self._router = Router(self._store, WATCHED, self._dispatchers, self.metrics)
         self._store.corrected = self._router.changed
@@ -151,7 +150,7 @@ class App:
 
     async def run(self) -> None:
         """Run until `stop` is called. Raises LeaseLostError, or the error that ended the watches; the process must then
-        end. A standby counts as ready, and so does an active operator that can serve at least one namespace."""
+        end. A standby counts as ready. An active operator counts as ready if it can serve at least one namespace."""
         self._watchdog.start()
         await self.health.start()
         health_port, metrics_port = self.health.ports
@@ -159,7 +158,7 @@ class App:
         if self._console is not None:
             self.console_loop = LoopThread("console")
             await self.console_loop.run(self._console.start())
-            await self._lead_console(leads=False)  # this container's former process may have led
+            await self._lead_console(leads=False)  # a previous process of this container may have been the leader
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         if not self.settings.leader_elect:
             await self._work(stopping, asyncio.get_running_loop().create_future())
@@ -193,7 +192,8 @@ class App:
         await self._watchdog.stop()
 
     async def _lead_console(self, *, leads: bool) -> None:
-        """Let the console answer, or not, and label this pod, so that the console's Service selects only the leader."""
+        """Enable or disable the console, and set or remove this pod's label: the console's Service selects only the
+        leader."""
         if self._console is None:
             return
         self._console.leads = leads
@@ -218,7 +218,8 @@ class App:
             await asyncio.sleep(LABEL_AGAIN_SECONDS)
 
     async def _work_alone(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any], scope: Scope) -> None:
-        """Wait until a namespace of `scope` may be served; then run without namespaces of other installations."""
+        """Wait until a namespace of `scope` may be served, then run, without the namespaces that other installations
+        serve."""
         assert self.lease_loop is not None, "the loop is created before the Lease is acquired"
         acquiring = self.lease_loop.run(scope.acquire(self._refuse))
         await first_of(stopping, acquiring, holding)
@@ -233,7 +234,7 @@ class App:
         guarding.cancel()
 
     def _refuse(self, reason: str) -> None:
-        """Report why this installation does not start, or leaves out namespaces (on the Lease's thread)."""
+        """Log why this installation does not start, or which namespaces it leaves out. Called on the Lease's thread."""
         if reason != self._not_ready:
             log.error("another installation", extra={"reason": reason})
         self._not_ready = reason
@@ -247,8 +248,8 @@ class App:
             raise
 
     async def _work(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any]) -> None:
-        """Run the operator until `stopping` completes. A failure is raised without cleanup. `holding` fails when the
-        Lease is lost, which also ends a clean shutdown at once."""
+        """Run the operator until `stopping` completes. An error is raised without cleanup. `holding` fails when the
+        Lease is lost; this error also aborts a clean shutdown."""
         self._not_ready = "no namespace could be listed yet: see the log"
         watched = [each for each in WATCHED if self.settings.backfills or each.kind is not BACKFILL]
         self._sweeper = Sweeper(
@@ -320,7 +321,7 @@ async def serve(settings: Settings) -> None:
 
 def end_without_lease(error: Exception) -> None:
     """End this process before another process may take over the Lease. May be called on any thread."""
-    # Logging may block; a timer then ends the process.
+    # Logging may block; the timer then ends the process.
     end = threading.Timer(LOG_SECONDS, os._exit, (EXIT_LEASE_LOST,))
     end.daemon = True
     end.start()
@@ -342,8 +343,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def end(serving: Coroutine[Any, Any, None]) -> None:
-    """Run the operator until it stops. If it fails, the process exits without unwinding, because a former leader must
-    not finish its writes, and threads that wait for a broker must not delay the restart."""
+    """Run the operator until it stops. After a failure, the process exits without cleanup: a former leader must not
+    finish its writes, and threads that wait for a broker must not delay the restart."""
 
     async def serve_or_die() -> None:
         try:

@@ -1,13 +1,14 @@
 """Watches the operator's own kinds with kopf, and passes their events to the caches.
 
 Only `on.event` handlers are registered, so kopf writes nothing to the cluster: no finalizers, annotations or Events.
-kopf runs on its own thread, because it needs several loop iterations for each event. On the operator's loop, an
-iteration takes up to a tenth of a second while a thousand groups are created, so kopf's watches would fall a minute
-behind. kopf's tasks are spawned and awaited here (`kopf.spawn_tasks`), because `kopf.operator` hangs on exit after a
-stream has failed.
+kopf runs on its own thread, because it needs several loop iterations for each event. An iteration of the operator's
+loop takes up to 0.1 s while a thousand groups are created, and there kopf's watches would fall a minute behind. kopf's
+tasks are spawned and awaited here (`kopf.spawn_tasks`), because `kopf.operator` hangs on exit after a stream has
+failed.
 
-kopf's `scanning` of CRDs is disabled. It needs a cluster-wide permission, and even so a stream may request a deleted
-CRD before kopf learns of the deletion. If permissions for a namespace are withdrawn, the sweeper's lists report that.
+kopf's `scanning` of CRDs is disabled. Scanning needs a cluster-wide permission, and a stream may still request a
+deleted CRD before kopf learns of the deletion. If permissions for a namespace are withdrawn, the sweeper's lists report
+that.
 
 Decision: docs/decisions/0001-dependencies.md.
 """
@@ -30,19 +31,20 @@ log = logging.getLogger(__name__)
 
 IDENTITY: Final = "consumer-fleet"
 FINALIZER: Final = "consumerfleet.io/kopf"
-"""Finalizer name for kopf; it is never set on an object. kopf removes this finalizer where handlers do not need it. The
-default name would match the finalizers of other operators built with kopf."""
+"""Finalizer name for kopf, never set on an object. kopf removes its finalizer from objects whose handlers do not need
+one. With the default name, kopf would remove the finalizers of other kopf operators."""
 SERVER_TIMEOUT_SECONDS: Final = 300
-"""Maximum duration of a watch, which is then renewed, even if kopf has not noticed that it delivers no events."""
+"""Maximum duration of one watch request. Its renewal also replaces a dead connection that kopf has not noticed."""
 PAGE_OBJECTS: Final = 10
-"""Number of objects in a page of a list. A whole page is parsed at once and kept in memory."""
+"""Number of objects in one page of a list. A whole page is parsed in one step and kept in memory."""
 IDLE_SECONDS: Final = 1.0
-"""Time for which kopf keeps an object's task and last event in memory: short, because there are many objects."""
+"""Time for which kopf keeps an idle object's task and last event in memory. It is short, because there are many
+objects."""
 RETRY_SECONDS_MAX: Final = 30.0
 RESTART_SECONDS: Final = 2.0
 RESTART_SECONDS_MAX: Final = 60.0
 STREAM: Final = "watcher for "
-"""Prefix of the names of kopf's tasks that read a watch stream."""
+"""kopf's tasks that read a watch stream have names with this prefix."""
 STOP_SECONDS: Final = 10.0
 """Maximum time to wait for kopf's tasks to end."""
 
@@ -51,15 +53,16 @@ class Lists(Protocol):
     """The operator's own lists of the watched kinds, which the sweeper makes."""
 
     returned: asyncio.Event
-    """Set when a kind that the API server did not know before has been listed; cleared by the Watcher."""
+    """Set when a previously unknown kind has been listed for the first time; cleared by the Watcher."""
 
     def again(self, kind: Kind, namespace: str | None) -> None:
-        """List a kind soon, in one namespace (None: in all namespaces)."""
+        """Schedule an early list of a kind in one namespace (None: in all namespaces)."""
 
 
 class EndlessBackoffs:
-    """Endless retry delays in seconds, with jitter, that grow up to RETRY_SECONDS_MAX. If the delays ran out, kopf
-    would end all watches, so withdrawn permissions for one namespace would end the watches of others."""
+    """An unlimited series of retry delays in seconds, with jitter, that grow up to RETRY_SECONDS_MAX. After the last
+    delay of a limited series, kopf would end all watches. Withdrawn permissions for one namespace would then end the
+    watches of all namespaces."""
 
     def __iter__(self) -> Iterator[float]:
         for number in itertools.count():
@@ -67,7 +70,7 @@ class EndlessBackoffs:
 
 
 class NoDiffs(kopf.DiffBaseStorage):
-    """Keeps kopf from storing a last-handled state, as its three copies of an object are most of an event's cost."""
+    """Stores no last-handled state, because kopf's three copies of the object would be most of an event's cost."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         return cast("kopf.BodyEssence", {})
@@ -88,7 +91,7 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         settings.persistence.finalizer = FINALIZER
         settings.persistence.diffbase_storage = NoDiffs()
         settings.scanning.disabled = (
-            True  # so that kopf needs no permissions for CRDs and namespaces; the CRDs already exist
+            True  # without scanning, kopf needs no permissions for CRDs and namespaces; the CRDs already exist
         )
         settings.process.ultimate_exiting_timeout = None
         settings.networking.request_timeout = 30
@@ -98,8 +101,8 @@ def make_registry(watched: Sequence[WatchedKind], sink: Sink) -> kopf.OperatorRe
         settings.watching.chunk_size = PAGE_OBJECTS
         settings.queueing.idle_timeout = IDLE_SECONDS
 
-    # A custom registry has no login handlers. So kopf's own are added, in the order in which `KubeClient` tries
-    # credentials. Each has an id, because kopf keeps one result per id.
+    # A custom registry has no login handlers. So kopf's login handlers are added, in the order in which `KubeClient`
+    # tries credentials. Each handler has an id, because kopf keeps one result per id.
     kopf.on.login(id="service-account", registry=registry)(kopf.login_with_service_account)
     kopf.on.login(id="kubeconfig", registry=registry)(kopf.login_with_kubeconfig)
 
@@ -167,7 +170,7 @@ async def _serve(
 ) -> BaseException | None:
     """Run kopf until it ends or `stop` is set; returns the error that ended kopf, or None. Runs on kopf's thread."""
     scope: dict[str, Any] = {"namespaces": namespaces} if namespaces else {"clusterwide": True}
-    # Without an identity, kopf looks up the user name, and a container's uid may have none.
+    # Without an identity, kopf looks up the user's name, and the uid of a container may have no name.
     tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=kopf.OperatorSettings(),
@@ -185,14 +188,14 @@ async def _serve(
 
 
 async def _raise(flag: asyncio.Event) -> None:
-    """Set `flag` on the event loop that runs this coroutine."""
+    """Set `flag`. Being a coroutine, this can be run on another thread's event loop."""
     flag.set()
 
 
 async def _end(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel kopf's tasks and its remaining streams, which a failed stream does not end. `kopf.run_tasks` would cancel
-    every task of the loop at once and then hang, because a stream waits for its helper tasks and must cancel them
-    itself."""
+    """Cancel kopf's tasks and its remaining streams, which keep running after one stream fails. `kopf.run_tasks` would
+    cancel all tasks of the loop together and then hang, because each stream must cancel its own helper tasks and wait
+    for them."""
     ending = {*tasks, *(task for task in asyncio.all_tasks() if task.get_name().startswith(STREAM))}
     for task in ending:
         task.cancel()

@@ -1,7 +1,8 @@
-"""`kubectl fleet`: ConsumerGroups as a person at a terminal sees them.
+"""`kubectl fleet`: shows and handles ConsumerGroups at a terminal.
 
-The modules `groups`, `explaining`, `tables`, `lines`, `previews` and `redaction` are pure: they take objects of the
-API as dicts and `now`, and return rows and lines. `api` has the requests, `cli` the command line.
+The modules `details`, `explaining`, `groups`, `live`, `loglines`, `pods`, `redaction`, `runs`, `selection` and `tables`
+are pure: they take API objects as dicts and the time `now`, and return rows and lines. `api` sends the requests; `cli`
+is the command line's entry point.
 
 Decision: docs/decisions/0064-kubectl-plugin.md.
 """

@@ -25,34 +25,35 @@ from fleet_kubectl.tables import cut, printable
 from fleet_operator.clients.kinds import POD, JsonObject, Kind
 
 PAGE: Final = 500
-"""Objects per page of a list, as kubectl has it."""
+"""Number of objects per page of a list, as in kubectl."""
 LISTS: Final = 3
-"""Attempts to read a list whose pages expire. The last has no pages, so it cannot expire."""
+"""Number of attempts to read a list whose pages expire. The last attempt is one request without paging, which cannot
+expire."""
 TIMEOUT_S: Final = 30.0
 CONNECT_S: Final = 10.0
 WATCH_S: Final = 50
 """Seconds after which the API server ends a watch, so that a dead connection is noticed within SILENCE_S."""
 SILENCE_S: Final = 60.0
 EXEC_S: Final = 1800.0
-"""Longest run of a command in a pod."""
+"""Longest time for which a command may run in a pod."""
 NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 OUR_GROUP: Final = "consumerfleet.io"
 JSON: Final = "application/json"
 CONFIG: Final[Any] = kubernetes.config
-"""The module, whose functions have no types."""
+"""The module `kubernetes.config`, typed as Any because its functions have no type hints."""
 ERROR_CHANNEL: Final = 3
 SAID_MAX: Final = 1000
-"""Characters of an API server's message that are shown."""
+"""Maximum number of characters of an API server's message that are shown."""
 
 Query = Mapping[str, str]
 
 
 class ListExpired(errors.RefusedByApiServer):
-    """The rest of a list is too old to be read: list again."""
+    """The continue token of a list has expired, so the list must be read again."""
 
 
 class WatchExpired(Exception):
-    """The resource version of a watch is too old: list again."""
+    """The resource version of a watch is too old, so a new list is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Page:
 
 
 class Api:
-    """One cluster and one namespace. Raises FleetError for whatever a user should know."""
+    """Access to one cluster, with a default namespace. Errors for the user are raised as FleetError."""
 
     def __init__(self, client: Any, namespace: str) -> None:
         self._client = client
@@ -78,9 +79,9 @@ class Api:
         return self._json("GET", kind, namespace, name)
 
     def list(self, kind: Kind, namespace: str | None, query: Query | None = None) -> Page:
-        """All objects of a kind, a request for each 500. The namespace None means all namespaces.
+        """Read all objects of a kind, in pages of 500. The namespace None means all namespaces.
 
-        If the API server no longer has the rest of the list, all of it is read again.
+        If the continue token expires, the whole list is read again.
         """
         for _ in range(LISTS - 1):
             with suppress(ListExpired):
@@ -99,7 +100,7 @@ class Api:
                 return Page(items, answer["metadata"].get("resourceVersion") or "")
 
     def check(self, kind: Kind, namespace: str | None) -> None:
-        """Raise the error that a list of these objects would raise."""
+        """Request one object, to raise the error that a list would raise."""
         self._json("GET", kind, namespace, query={"limit": "1"})
 
     def create(self, kind: Kind, namespace: str, body: JsonObject) -> JsonObject:
@@ -109,7 +110,8 @@ class Api:
     def watch(
         self, kind: Kind, namespace: str | None, version: str, query: Query | None = None
     ) -> Iterator[JsonObject]:
-        """Events of a watch until the API server ends it. Raises WatchExpired if the version is too old."""
+        """Yield the events of a watch until the API server ends the watch. Raises WatchExpired if the version is too
+        old."""
         limits = {"timeoutSeconds": str(WATCH_S), "allowWatchBookmarks": "true"}
         wanted = {"watch": "1", "resourceVersion": version, **limits, **(query or {})}
         answer = self._send("GET", kind.path(namespace), wanted, read_s=SILENCE_S)
@@ -122,12 +124,13 @@ class Api:
                 said = event.get("object") or {}
                 if said.get("code") == HTTPStatus.GONE:
                     raise WatchExpired
-                seen = said.get("message") or "it gives no reason"
+                seen = said.get("message") or "no reason given"
                 raise errors.RefusedByApiServer(f"{kind.plural}: the API server ended the watch: {seen}; try again")
             yield event
 
     def log(self, namespace: str, pod: str, query: Query, *, read_s: float | None = TIMEOUT_S) -> Iterator[str]:
-        """Lines of a container's log. With `follow` in the query and `read_s` None, until the container ends."""
+        """Yield the lines of a container's log; with `follow` in the query and `read_s` None, until the container
+        ends."""
         answer = self._send("GET", POD.path(namespace, pod, "log"), query, read_s=read_s)
         self._check(answer, POD, namespace, pod)
         for line in _lines(answer):
@@ -136,13 +139,14 @@ class Api:
     def execute(
         self, namespace: str, pod: str, container: str, command: Sequence[str], output: Callable[[str, bool], None]
     ) -> int:
-        """Run a command in a container, pass its output on (text, True for standard error), return its exit code.
+        """Run a command in a container and return its exit code. `output` is called with text, and True for standard
+        error.
 
-        The output is that of a tenant's pod, and not safe for a terminal. Raises Forbidden, CommandFailed.
+        The output comes from a tenant's pod, so it is not safe for a terminal. Raises Forbidden and CommandFailed.
         """
         core, who = kube.CoreV1Api(self._client), f"{namespace}/{pod}"
         wanted = {"stdin": False, "stdout": True, "stderr": True, "tty": False, "_preload_content": False}
-        websocket.setdefaulttimeout(TIMEOUT_S)  # of the connection, and of half a frame; silence is no frame
+        websocket.setdefaulttimeout(TIMEOUT_S)  # timeout of the connection, and of an incomplete frame
         try:
             channel = stream(
                 core.connect_get_namespaced_pod_exec, pod, namespace, container=container, command=[*command], **wanted
@@ -168,7 +172,7 @@ class Api:
             raise errors.CommandFailed(f"pod {who}: the connection broke: {error}; run the command again") from error
         finally:
             channel.close()
-            channel.sock.shutdown()  # `close` leaves the socket open if the server has closed first
+            channel.sock.shutdown()  # if the server closes first, `close` leaves the socket open
 
     def _json(
         self,
@@ -215,7 +219,8 @@ class Api:
 
 
 def open_api(kubeconfig_file: str | None, context: str | None, namespace: str | None) -> Api:
-    """The client of the kubeconfig (the option, KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
+    """Create a client from the kubeconfig (the option, KUBECONFIG, ~/.kube/config) or, in a pod without a kubeconfig,
+    from the pod's service account.
 
     Raises NoCluster.
     """
@@ -237,7 +242,7 @@ def open_api(kubeconfig_file: str | None, context: str | None, namespace: str | 
 
 
 def _own_namespace() -> str:
-    """The namespace of the service account of the pod that this process runs in."""
+    """The namespace of this process's pod, or `default`."""
     try:
         return NAMESPACE_FILE.read_text().strip() or "default"
     except OSError:
@@ -253,7 +258,7 @@ def _no_kubeconfig(error: Exception) -> errors.NoCluster:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The object or the list of a request."""
+    """The object or the list that a request is about."""
 
     kind: Kind
     namespace: str | None
@@ -265,10 +270,10 @@ class Target:
 
 
 def error_of(status: int, body: bytes, target: Target) -> errors.FleetError:
-    """The error of a refused request, with the API server's message and what to do."""
+    """The error for a refused request: the API server's message, and advice."""
     said = body.decode("utf-8", "replace").strip()
     details: JsonObject = {}
-    with suppress(ValueError, RecursionError):  # a proxy in front of the API server answers with a page
+    with suppress(ValueError, RecursionError):  # a proxy in front of the API server may answer with an HTML page
         answer = json.loads(said)
         if isinstance(answer, dict):
             said, details = str(answer.get("message") or said), answer.get("details") or {}
@@ -277,43 +282,44 @@ def error_of(status: int, body: bytes, target: Target) -> errors.FleetError:
     if status == HTTPStatus.UNAUTHORIZED:
         return errors.NotLoggedIn(f"{target}: the API server does not accept your credentials; log in again")
     if status == HTTPStatus.FORBIDDEN:
-        hint = "read one namespace by --namespace, or " if target.namespace is None else ""
+        hint = "read only one namespace with --namespace, or " if target.namespace is None else ""
         shown = "kubectl auth can-i --list" + (f" -n {target.namespace}" if target.namespace is not None else "")
         return errors.Forbidden(f"{target}: {said}; {hint}ask for this permission ({shown} lists yours)")
     if status == HTTPStatus.NOT_FOUND and not details.get("name") and target.kind.group == OUR_GROUP:
         return errors.KindsNotInstalled(
-            f"{plural}: this cluster does not know the kind; install Consumer Fleet, or choose another --context"
+            f"{plural}: this cluster does not have the CRD; install Consumer Fleet, or choose another --context"
         )
     if status == HTTPStatus.NOT_FOUND:
         return errors.ObjectNotFound(
-            f"{target} does not exist; list what exists by `kubectl get {target.kind.plural} -n {target.namespace}`"
+            f"{target} does not exist; list existing objects: `kubectl get {target.kind.plural} -n {target.namespace}`"
         )
     if status == HTTPStatus.GONE:
         return ListExpired(f"{target}: the API server no longer has the rest of the list: {said}; try again")
-    return errors.RefusedByApiServer(f"{target}: the API server answered {status}: {said}; correct it, or try again")
+    return errors.RefusedByApiServer(f"{target}: the API server answered {status}: {said}; correct this, or try again")
 
 
 def _parsed(data: bytes, what: str) -> JsonObject:
-    """The JSON object of an answer. Raises NoCluster for anything else, such as the page of a proxy, or half a line."""
+    """Parse a JSON object from a response. Raises NoCluster for other data, such as a proxy's HTML page or a truncated
+    line."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise errors.NoCluster(f"{what} cannot be read: {error}; try again, or check proxies on the way") from error
+        raise errors.NoCluster(f"{what} cannot be read: {error}; try again, or check proxies") from error
     if not isinstance(found, dict):
-        raise errors.NoCluster(f"{what} is not a JSON object; check proxies on the way")
+        raise errors.NoCluster(f"{what} is not a JSON object; check proxies to the API server")
     return found
 
 
 def _exec_error(said: str, pod: str) -> errors.FleetError:
     if "403" in said or "forbidden" in said.lower():
         return errors.Forbidden(
-            f"pod {pod}: you may not run a command in it: {said}; ask for the verb create on pods/exec"
+            f"pod {pod}: you lack permission to run a command in it: {said}; ask for the verb create on pods/exec"
         )
     return errors.CommandFailed(f"pod {pod}: no command could be started in it: {said}; try again, or see its logs")
 
 
 def _exit_code(said: str, pod: str, command: Sequence[str]) -> int:
-    """The exit code from the status that ends an exec. Raises CommandFailed."""
+    """Read the exit code from the Status object with which an exec ends. Raises CommandFailed."""
     status = yaml.safe_load(said) if said else None
     if isinstance(status, dict) and status.get("status") == "Success":
         return 0
@@ -321,12 +327,12 @@ def _exit_code(said: str, pod: str, command: Sequence[str]) -> int:
     for cause in details.get("causes") or ():
         if cause.get("reason") == "ExitCode":
             return int(cause["message"])
-    seen = status.get("message") if isinstance(status, dict) else "the connection ended before the command"
+    seen = status.get("message") if isinstance(status, dict) else "the connection ended before the command did"
     raise errors.CommandFailed(f"pod {pod}: {' '.join(command)}: {seen}; run the command again")
 
 
 def _lines(answer: Any) -> Iterator[bytes]:
-    """Lines of a streamed body, without their ends, as they arrive."""
+    """Yield the lines of a streamed body as they arrive, without line ends."""
     rest = b""
     try:
         for chunk in answer.stream(None, decode_content=True):

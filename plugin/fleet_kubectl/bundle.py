@@ -1,4 +1,5 @@
-"""`support-bundle`: one file with everything around a ConsumerGroup that a helper needs, without secrets."""
+"""`support-bundle`: one file, without secrets, with the objects, Events and logs that help to diagnose a
+ConsumerGroup."""
 
 import io
 import json
@@ -30,7 +31,7 @@ OPERATOR_SELECTOR: Final = "app.kubernetes.io/component=operator,app.kubernetes.
 
 
 class Bundle:
-    """The files of a bundle. Everything that is added passes through redaction."""
+    """The files of a bundle. Everything that is added is redacted first."""
 
     def __init__(self, now: float) -> None:
         self._now = int(now)
@@ -51,7 +52,7 @@ class Bundle:
         self.unread.append(f"{what}: {error.reason}: {error}")
 
     def finish(self, title: str) -> bytes:
-        """The file's bytes, with README.txt as its last member."""
+        """Add README.txt as the last file, and return the bytes of the tar.gz file."""
         unread = [redacted_text(f"  {line}") for line in self.unread] or ["  nothing: everything could be read"]
         lines = (title, "", "Could not be read:", *unread, "", "Files:", *(f"  {name}" for name in self.names), "")
         self._add("README.txt", "\n".join(lines))
@@ -80,7 +81,7 @@ def support_bundle(api: Api, options: Namespace) -> int:
     except BaseException as error:
         os.unlink(path)
         if isinstance(error, OSError):
-            raise FileNotWritten(f"{path}: {error.strerror}; name another file by --output") from error
+            raise FileNotWritten(f"{path}: {error.strerror}; choose another file with --output") from error
         raise
     print(f"{path}: {len(bundle.names)} files, {size} bytes")
     for line in bundle.unread:
@@ -89,26 +90,27 @@ def support_bundle(api: Api, options: Namespace) -> int:
 
 
 def _created(path: str) -> int:
-    """A new file for its writer alone, because logs can name records. Raises FileNotWritten."""
+    """Create a file that only this user can read, because logs may contain data of records. Raises FileNotWritten."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError as error:
-        raise FileNotWritten(f"{path} exists; delete it, or name another file by --output") from error
+        raise FileNotWritten(f"{path} exists; delete it, or choose another file with --output") from error
     except OSError as error:
-        raise FileNotWritten(f"{path}: {error.strerror}; name a file that you may write by --output") from error
+        raise FileNotWritten(f"{path}: {error.strerror}; choose a file that you may write with --output") from error
 
 
 def _finished(api: Api, options: Namespace, bundle: Bundle, stamp: str) -> bytes:
     title = f"Support bundle of ConsumerGroup {api.namespace}/{options.group}, {stamp}, kubectl-fleet {own_version()}"
     return bundle.finish(
         f"{title}\n\nSecrets were not read. Values of environment variables, headers and ConfigMaps are left out, and "
-        "text\nthat resembles a password or a token is replaced. Logs can contain text of your handler: read them "
+        "text\nthat resembles a password or a token is replaced. Logs can contain output of your handler: read them "
         "before\nyou share this file."
     )
 
 
 def collect(api: Api, bundle: Bundle, group: JsonObject, options: Namespace) -> None:
-    """Add the group, what it refers to, its children, Events, logs, and the operator's log if it may be read."""
+    """Add the group, the objects that it refers to, its children, Events, logs and, if permitted, the operator's
+    log."""
     namespace, name, spec = api.namespace, options.group, group.get("spec") or {}
     bundle.add_object(kinds.CONSUMER_GROUP, group)
     named = {
@@ -132,7 +134,7 @@ def collect(api: Api, bundle: Bundle, group: JsonObject, options: Namespace) -> 
         {name, *(each["metadata"]["name"] for many in (*found.values(), *children.values()) for each in many)},
     )
     pods = children[kinds.POD]
-    # Secrets are removed before long messages are wrapped and cut, because then their ends are known.
+    # Secrets are removed before long messages are wrapped and cut, because a cut secret may not be recognized.
     runs = [redacted({**run, "kind": kind.kind}) for kind, many in found.items() for run in many]
     facts = Facts(redacted(group), [redacted(pod) for pod in pods], runs)
     bundle.add_text("explain.txt", "\n".join(explain(facts, SystemClock().wall())) + "\n")
@@ -166,7 +168,7 @@ def _list(api: Api, bundle: Bundle, kind: Kind, namespace: str, query: dict[str,
 
 
 def _add_events(api: Api, bundle: Bundle, names: Iterable[str]) -> None:
-    """One list of the namespace's Events, oldest first; those of other objects are left out."""
+    """Add the Events about these objects as one list, oldest first. Events are read for the whole namespace."""
     about = set(names)
     events = [
         each
@@ -183,7 +185,7 @@ def _add_events(api: Api, bundle: Bundle, names: Iterable[str]) -> None:
 
 
 def _add_logs(api: Api, bundle: Bundle, namespace: str, pod: JsonObject, tail: int) -> None:
-    """Logs of all containers of a pod, also those that initialize it, and those before the last restart."""
+    """Add the logs of all containers of a pod, including init containers, and the logs from before the last restart."""
     name, spec, status = pod["metadata"]["name"], pod.get("spec") or {}, pod.get("status") or {}
     statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
     restarted = {each["name"] for each in statuses if each.get("restartCount")}

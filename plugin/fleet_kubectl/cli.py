@@ -1,4 +1,5 @@
-"""`kubectl-fleet`, which kubectl runs as `kubectl fleet`. Modules of a command are imported when it runs."""
+"""Entry point of `kubectl-fleet`, which kubectl runs as `kubectl fleet`. A command's modules are imported only when
+that command runs."""
 
 import logging
 import os
@@ -18,9 +19,11 @@ PACKAGES_OF_THE_EXTRA: Final = ("kubernetes", "textual", "pydantic", "yaml", "ur
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. Errors are one line on standard error: a reason word and a message."""
+    """Run a command and return its exit code. An error is printed as one line on standard error: a reason word and a
+    message."""
     options = parser().parse_args(arguments)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it logs each repeated connection; the error says it once
+    # urllib3 would log each connection attempt; the error message suffices.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         return _run(options)
     except FleetError as error:

@@ -1,4 +1,4 @@
-"""Commands that read: `status`, `explain`, `failed`, `logs`."""
+"""The read-only commands: `status`, `explain`, `failed`, `logs`."""
 
 import json
 import queue
@@ -23,7 +23,7 @@ from fleet_operator.clients.kinds import CONSUMER_GROUP, OFFSET_RESET, POD, REDR
 from fleet_operator.planning import labels
 
 NEW_PODS_S: Final = 5.0
-"""Seconds between searches for new pods while logs are followed."""
+"""Seconds between two searches for new pods while logs are followed."""
 
 
 def status(api: Api, options: Namespace) -> int:
@@ -48,7 +48,7 @@ def status(api: Api, options: Namespace) -> int:
 
 
 def _named(bodies: list[JsonObject], names: set[str]) -> list[JsonObject]:
-    """The objects with these names, all without names. Names that do not exist are reported."""
+    """The objects with these names; without names, all objects. Names without an object are reported."""
     if not names:
         return bodies
     found = [body for body in bodies if body["metadata"]["name"] in names]
@@ -84,7 +84,7 @@ def selector(group: str) -> dict[str, str]:
 
 
 def failed(api: Api, options: Namespace) -> int:
-    """Run `fleet-consumer failed` in a worker's pod. Its exit code becomes ours."""
+    """Run `fleet-consumer failed` in a worker's pod; returns its exit code."""
     arguments = [options.place] if options.part == "show" else selection.failed_arguments(options, SystemClock().wall())
     if options.part == "list" and options.limit:
         arguments += ["--limit", str(options.limit)]
@@ -99,10 +99,10 @@ def failed(api: Api, options: Namespace) -> int:
 
 
 def runner_of(api: Api, group: str) -> str:
-    """A pod of the group in which a command can run. Raises ObjectNotFound, NoWorkerRuns."""
+    """Find a pod of the group in which a command can run. Raises ObjectNotFound and NoWorkerRuns."""
     found = api.list(POD, api.namespace, selector(group)).items
     if not found:
-        api.get(CONSUMER_GROUP, api.namespace, group)  # a mistyped name is another error than a fleet without pods
+        api.get(CONSUMER_GROUP, api.namespace, group)  # a wrong name raises ObjectNotFound, not NoWorkerRuns
     return pods.runner(found, api.namespace, group)
 
 
@@ -123,7 +123,7 @@ def logs(api: Api, options: Namespace) -> int:
     for pod in found:
         try:
             lines += [loglines.line_of(pod, raw) for raw in api.log(api.namespace, pod, _log_query(options))]
-        except FleetError as error:  # one container that does not run yet hides no other log
+        except FleetError as error:  # a container that does not run yet must not hide other logs
             print(f"{error.reason}: {error}", file=sys.stderr)
     for line in loglines.merged(lines):
         _print_line(line, max(map(len, found)))
@@ -145,9 +145,10 @@ def _log_query(options: Namespace) -> dict[str, str]:
 
 
 def _followed(api: Api, options: Namespace, found: list[str]) -> Iterator[loglines.Line]:
-    """Lines of all pods as they arrive, also of pods that start meanwhile. Ends only by Ctrl-C.
+    """Yield the log lines of all pods as they arrive, including pods that start later. Ends only with Ctrl-C.
 
-    A thread for each pod reads its log. The threads are daemons, because they wait in a socket without a time limit.
+    One thread for each pod reads its log. The threads are daemon threads, because they read from sockets without a
+    timeout.
     """
     lines: queue.Queue[loglines.Line] = queue.Queue(maxsize=10_000)
     alive: dict[str, threading.Thread] = {}

@@ -1,4 +1,4 @@
-"""One fleet in `top`: conditions, members with their partitions, changes of state. Pure."""
+"""The view of one fleet in `top`: conditions, members with their partitions, and state changes. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ JsonObject = Mapping[str, Any]
 
 
 def detail_lines(body: JsonObject, now: float) -> list[str]:
-    """The explanation of the fleet, its members, and its last changes of state, newest first."""
+    """The lines of the view: the fleet's explanation, its members, and its last state changes, newest first."""
     lines = explain(Facts(body), now)
     for title, content in (
         ("Members", _members(body)),

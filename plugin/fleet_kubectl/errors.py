@@ -1,8 +1,8 @@
-"""Errors that a user sees. Each message names the object, what was seen, and what to do."""
+"""Errors that are shown to the user. Each message names the object, the problem, and what to do."""
 
 
 class FleetError(Exception):
-    """A failure of a command. The name of its class is the reason word that is printed before the message."""
+    """Base class of errors. The class name is printed before the message, as the reason."""
 
     @property
     def reason(self) -> str:
@@ -10,7 +10,7 @@ class FleetError(Exception):
 
 
 class NoCluster(FleetError):
-    """No kubeconfig, no such context, or no response of the API server."""
+    """There is no kubeconfig, the context does not exist, or the API server does not respond."""
 
 
 class NotLoggedIn(FleetError):
@@ -42,7 +42,7 @@ class CommandFailed(FleetError):
 
 
 class OptionInvalid(FleetError):
-    """An option has a value that the command cannot use."""
+    """The value of an option is invalid."""
 
 
 class RunFailed(FleetError):
@@ -50,7 +50,7 @@ class RunFailed(FleetError):
 
 
 class NoAnswer(FleetError):
-    """Nobody answered the question of a command."""
+    """Standard input ended before the user answered the command's question."""
 
 
 class FileNotWritten(FleetError):

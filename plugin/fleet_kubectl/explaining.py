@@ -1,4 +1,4 @@
-"""Explanation of one ConsumerGroup: its state, its number of workers, a refused revision, its retries. Pure."""
+"""Explains one ConsumerGroup: its state, number of workers, refused revision and retries. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ JsonObject = Mapping[str, Any]
 
 MESSAGE_CHARACTERS: Final = 400
 ENDS_MAX: Final = 6
-"""Limits of the text that containers left, and of the number of containers that are shown."""
+"""Limits: characters of one container's message, and number of containers that are shown."""
 CALM_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One ConsumerGroup and the objects around it. `missing` has a line for each kind that could not be read."""
+    """One ConsumerGroup, its pods, and its runs. `missing` has a line for each kind that could not be read."""
 
     group: JsonObject
     pods: Sequence[JsonObject] = ()
@@ -42,7 +42,7 @@ class Facts:
 
 
 def explain(facts: Facts, now: float) -> list[str]:
-    """The lines of `explain`. Sections without content are left out."""
+    """The output lines of `explain`. Sections without content are left out."""
     lines = _headline(facts)
     parts = (
         ("Conditions", [*_conditions(facts)]),
@@ -68,17 +68,17 @@ def _headline(facts: Facts) -> list[str]:
             "has no status yet: the operator has not seen it. Check that the operator runs, and serves this namespace."
         )
         return wrapped(f"{who} {text}", indent="  ", first="")
-    verdict = {"True": "is Ready", "False": "is not Ready"}.get(fleet.ready, "may or may not be Ready")
+    verdict = {"True": "is Ready", "False": "is not Ready"}.get(fleet.ready, "has an unknown state")
     lines = [f"{who} {verdict}: {fleet.reason}"]
     lines += wrapped(_message(groups.conditions_of(facts.group)[c.READY]), indent="  ")
     seen, newest = facts.status.get("observedGeneration"), facts.group["metadata"].get("generation")
     if seen is not None and newest is not None and seen < newest:
-        lines.append("  The spec has changed since: the operator has not written a status for it yet.")
+        lines.append("  The spec has changed, and the operator has not written a status for the new spec yet.")
     return lines
 
 
 def _conditions(facts: Facts) -> Iterator[str]:
-    """Bad and notable conditions, those of the same reason and message together, with the meaning of the reason."""
+    """Yield bad and notable conditions, grouped by reason and message, with the meaning of the reason."""
     together: dict[tuple[str, str], list[JsonObject]] = {}
     for condition in groups.conditions_of(facts.group).values():
         if groups.is_bad(condition) or groups.NOTABLE.get(condition["type"]) == condition["status"]:
@@ -86,7 +86,7 @@ def _conditions(facts: Facts) -> Iterator[str]:
     for (reason, message), found in together.items():
         names = ", ".join(f"{each['type']} is {each['status']}" for each in found)
         yield from wrapped(f"{names}: {reason}", indent="    ", first="  ")
-        if not any(each["type"] == c.READY for each in found):  # the headline has that message
+        if not any(each["type"] == c.READY for each in found):  # the headline already shows this message
             yield from wrapped(message, indent="    ")
         known = explanation_of(found)
         if known is not None:
@@ -96,13 +96,13 @@ def _conditions(facts: Facts) -> Iterator[str]:
 
 
 def explanation_of(found: Sequence[JsonObject]) -> Explanation | None:
-    """The explanation of the reason or, if the reason has none, of the first condition's type."""
+    """The explanation of the first condition's reason or, without one, of its type; None without either."""
     words = (found[0]["reason"], found[0]["type"])
     return next((EXPLANATIONS[word] for word in words if word in EXPLANATIONS), None)
 
 
 def command_of(known: Explanation, facts: Facts) -> str:
-    """The first command of an explanation, with the names and the namespace of this group in it."""
+    """The command of an explanation, with placeholders replaced by this group's names and namespace."""
     pod = facts.status.get("stuckPartitions") or facts.status.get("members") or ()
     named = next((each["pod"] for each in pod if each.get("pod")), f"{facts.name}-fleet-0")
     spec = facts.group.get("spec") or {}
@@ -136,7 +136,7 @@ def _workers(facts: Facts) -> Iterator[str]:
         ("arrivalPerSecond", "arrive per second"),
         ("perReplicaPerSecond", "per second and worker"),
         ("rawReplicas", "workers needed with reserve"),
-        ("usefulReplicas", "workers so that the busiest keeps up"),
+        ("usefulReplicas", "useful workers, limited by the busiest partition"),
         ("proposedReplicas", "workers proposed, not applied"),
     )
     shown = [f"{scaling[name]} {words}" for name, words in inputs if scaling.get(name) is not None]
@@ -149,7 +149,7 @@ def _workers(facts: Facts) -> Iterator[str]:
 
 
 def _ends(facts: Facts) -> Iterator[str]:
-    """Containers that ended with an error or wait, check pods of a new revision first."""
+    """Yield containers that ended with an error or are waiting, those of check pods of a new revision first."""
     found = [
         (component != labels.CHECK, pod["metadata"]["name"], line)
         for pod in facts.pods
@@ -163,7 +163,8 @@ def _ends(facts: Facts) -> Iterator[str]:
 
 
 def container_ends(pod: JsonObject) -> Iterator[str]:
-    """A line for each container that ended with an error, or waits for something that does not come by waiting."""
+    """Yield a line for each container that ended with an error, or whose reason for waiting is not a normal start, and
+    for an unschedulable pod."""
     revision = labels.annotation_of(pod, labels.REVISION_ANNOTATION)
     who = f"{pod['metadata']['name']}" + (f" (revision {revision})" if revision else "")
     status = pod.get("status") or {}
@@ -188,7 +189,7 @@ def container_ends(pod: JsonObject) -> Iterator[str]:
 
 
 def termination_text(message: str) -> str:
-    """Reason and message of a worker's last line (JSON), or the last line of any other program."""
+    """The last line of a termination message. If it is a worker's JSON, only its reason and message."""
     last = message.strip().rsplit("\n", 1)[-1]
     try:
         said = json.loads(last)
@@ -233,7 +234,7 @@ def _retries(facts: Facts, now: float) -> Iterator[str]:
 
 
 def _runs(facts: Facts) -> Iterator[str]:
-    """Redrives and OffsetResets that have not ended."""
+    """Yield the Redrives and OffsetResets that have not ended."""
     for run in facts.runs:
         status = run.get("status") or {}
         phase = status.get("phase") or "Pending"
@@ -245,7 +246,7 @@ def _runs(facts: Facts) -> Iterator[str]:
 
 
 def _steps(facts: Facts) -> Iterator[str]:
-    """Commands in the order in which to run them."""
+    """Yield the commands that help, in the order in which to run them."""
     fleet, found = groups.fleet_of(facts.group), groups.conditions_of(facts.group)
     steps: list[str] = []
     bad = [condition for condition in found.values() if groups.is_bad(condition)]
@@ -267,7 +268,7 @@ def _steps(facts: Facts) -> Iterator[str]:
 
 
 def ago(text: str | None, now: float) -> str:
-    """A time of the API with its distance from now: `2026-01-31T12:00:00Z (4m ago)`."""
+    """Format an API time with its distance from `now`, such as `2026-01-31T12:00:00Z (4m ago)`."""
     at = times.from_text(text)
     if at is None:
         return printable(text or "-")

@@ -1,4 +1,4 @@
-"""A ConsumerGroup as one row: what `status` and `top` show of it. Pure."""
+"""A ConsumerGroup as one row of `status` and `top`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ NOTABLE: Final[Mapping[str, str]] = {
     c.UPGRADE_AVAILABLE: "True",
     c.SCALING_ACTIVE: "Unknown",
 }
-"""Conditions that are no problem, each with the status that is worth reading."""
+"""Conditions that are not problems, each with the status in which they are shown."""
 NOT_SEEN: Final = "NotSeenYet"
-"""Stands for the reason of a ConsumerGroup without a status. It is no word of the operator."""
+"""Reason that is shown for a ConsumerGroup without a status. The operator never writes this reason."""
 
 COLUMNS: Final = ("NAMESPACE", "NAME", "READY", "REASON", "STATE", "WORKERS", "LAG", "BEHIND", "WAITING", "FAILED")
 RIGHT: Final = {"WORKERS", "LAG", "BEHIND", "WAITING", "FAILED"}
@@ -24,7 +24,8 @@ FLEXIBLE: Final = {"STATE": 8, "REASON": 12, "NAME": 12, "NAMESPACE": 9}
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One row. `rank` orders rows: 0 needs attention now, 1 is not Ready, 2 is Ready with a problem, 3 is fine."""
+    """One row. `rank` orders rows: 0 is not Ready with an urgent problem, 1 is not Ready, 2 is Ready with a problem, 3
+    is Ready."""
 
     namespace: str
     name: str
@@ -45,7 +46,7 @@ class Fleet:
         return self.namespace, self.name
 
     def cells(self) -> tuple[str, ...]:
-        """The cells of COLUMNS. A lag that is not up to date ends in a question mark."""
+        """The row's cells, in the order of COLUMNS. A lag that is not up to date ends with a question mark."""
         wanted = ABSENT if self.target is None else str(self.target)
         lag = compact(self.lag) + ("?" if self.lag is not None and not self.lag_known else "")
         texts = (self.namespace, self.name, self.ready, self.reason, self.state)
@@ -53,7 +54,7 @@ class Fleet:
         return tuple(printable(text) for text in (*texts, *numbers))
 
     def summary(self) -> dict[str, Any]:
-        """The row for programs, as `status -o json` prints it. Absent numbers are null, because unknown is not zero."""
+        """The row as JSON for `status -o json`. Unknown numbers are null, not zero."""
         return {
             "namespace": self.namespace,
             "name": self.name,
@@ -70,13 +71,13 @@ class Fleet:
 
 
 def conditions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The conditions of an object by type."""
+    """The conditions of an object, keyed by type."""
     found = (body.get("status") or {}).get("conditions") or ()
     return {each["type"]: each for each in found}
 
 
 def is_bad(condition: Mapping[str, Any]) -> bool:
-    """True if a condition needs attention: its status is not the good one, or cannot be told."""
+    """True if a condition needs attention: its status is Unknown, or not the good status."""
     good = c.GOOD.get(condition["type"])
     return good is not None and condition["status"] != good
 
@@ -116,7 +117,7 @@ def problems_first(fleets: Iterable[Fleet]) -> list[Fleet]:
 
 
 def status_lines(fleets: Sequence[Fleet], *, width: int, namespaces: bool) -> list[str]:
-    """The table of `status`, problems first."""
+    """The lines of the table that `status` prints, problems first."""
     skipped = 0 if namespaces else 1
     rows = [fleet.cells()[skipped:] for fleet in problems_first(fleets)]
     return table(COLUMNS[skipped:], rows, width=width, flexible=FLEXIBLE, right=RIGHT)

@@ -1,4 +1,4 @@
-"""The rows of `top`: all fleets, changes in batches, a filter and an order. Pure.
+"""The rows of `top`: all fleets, filtered and sorted; changes are applied in batches. Pure.
 
 Rows are sorted once for each batch of changes, and only the rows on the screen are drawn.
 """
@@ -19,11 +19,11 @@ ORDERS: Final[Mapping[str, Callable[[Fleet], tuple[Any, ...]]]] = {
     "workers": lambda fleet: (-fleet.workers, *fleet.key),
     "name": lambda fleet: fleet.key,
 }
-"""Orders in which `top` can show fleets, by the word that it displays."""
+"""Sort keys of the orders in which `top` can show fleets, keyed by the displayed name."""
 
 
 class Rows:
-    """All fleets, and those that the filter selects, in order."""
+    """All fleets, and `shown`: the fleets that the filter selects, in the chosen order."""
 
     def __init__(self) -> None:
         self._bodies: dict[Key, JsonObject] = {}
@@ -45,14 +45,14 @@ class Rows:
         return self._bodies.get(key)
 
     def replace(self, bodies: Iterable[JsonObject]) -> None:
-        """Take the objects of a new list in place of all known ones."""
+        """Replace all objects by those of a new list."""
         self._bodies, self._fleets = {}, {}
         for body in bodies:
             self._set(body)
         self.arrange()
 
     def apply(self, events: Iterable[JsonObject]) -> None:
-        """Take a batch of watch events."""
+        """Apply a batch of watch events."""
         for event in events:
             if event["type"] == "DELETED":
                 key = _key(event["object"])
@@ -63,7 +63,7 @@ class Rows:
         self.arrange()
 
     def arrange(self) -> None:
-        """Select and sort the rows again."""
+        """Filter and sort the rows again."""
         words = self.text.lower().split()
         chosen = [fleet for fleet in self._fleets.values() if all(word in _searched(fleet) for word in words)]
         self.shown = sorted(chosen, key=ORDERS[self.order], reverse=self.reverse)

@@ -1,4 +1,4 @@
-"""Lines of workers' logs for people: merged by time, JSON as words. Pure."""
+"""Formats workers' logs for reading: lines merged by time, JSON as plain text. Pure."""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ LONG: Final = ("exception", "stackInfo")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Line:
-    """A line with the kubelet's time, by which lines of several pods are merged."""
+    """A log line. Lines of several pods are merged by `stamp`, the kubelet's time."""
 
     stamp: str
     pod: str
@@ -21,24 +21,25 @@ class Line:
 
 
 def line_of(pod: str, raw: str) -> Line:
-    """A line as the API returns it with `timestamps=true`: the time (RFC 3339 with nanoseconds), a blank, the text."""
+    """Parse a line that the API returned with `timestamps=true`: the time (RFC 3339 with nanoseconds), a space, the
+    text."""
     stamp, _, text = raw.partition(" ")
     return Line(_sortable(stamp), pod, text)
 
 
 def _sortable(stamp: str) -> str:
-    """The stamp with nine digits of a fraction, because the kubelet cuts trailing zeros."""
+    """Pad the time's fraction to nine digits, because the kubelet omits trailing zeros."""
     whole, _, fraction = stamp.removesuffix("Z").partition(".")
     return f"{whole}.{fraction:0<9}Z"
 
 
 def merged(lines: Iterable[Line]) -> list[Line]:
-    """Lines of several pods by time. Lines of one pod keep their order, because sorting is stable."""
+    """Sort lines of several pods by time. Lines with equal times keep their order, because the sort is stable."""
     return sorted(lines, key=lambda line: line.stamp)
 
 
 def shown(line: Line, pod_width: int) -> list[str]:
-    """The lines to print: time of day, pod, level, message and fields; a traceback follows, indented."""
+    """The lines to print for a log line: time of day, pod, level, message and fields; then a traceback, indented."""
     head = f"{line.stamp[11:23]} {line.pod:<{pod_width}}"
     try:
         said: Any = json.loads(line.text)

@@ -1,4 +1,4 @@
-"""Command line of `kubectl fleet`. This module imports nothing heavy, so that `--help` is printed at once."""
+"""Command line of `kubectl fleet`. This module imports no slow modules, so that `--help` is fast."""
 
 import argparse
 from functools import partial
@@ -8,13 +8,13 @@ from fleet_consumer.distribution import own_version
 
 EXIT_OK: Final = 0
 EXIT_NO: Final = 1
-"""The answer is no: a fleet is not Ready, or the user declined."""
+"""Exit code if a fleet is not Ready or does not exist, or if the user declined."""
 EXIT_OPTIONS: Final = 2
-"""The exit code of argparse for wrong options."""
+"""Exit code for wrong options, as in argparse."""
 EXIT_ERROR: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
-CODES: Final = "Exit codes: 0 done, 1 declined, 2 wrong options, 3 an error, which standard error names, 130 Ctrl-C."
+CODES: Final = "Exit codes: 0 done, 1 declined, 2 wrong options, 3 an error (see standard error), 130 Ctrl-C."
 
 EXAMPLES: Final = {
     "status": """\
@@ -25,10 +25,9 @@ examples:
   # all fleets of the cluster, for a program
   kubectl fleet status -A -o json
 
-Columns: WORKERS ready/wanted; LAG uncommitted records, with ? if it is not up to date; BEHIND age of the oldest of
-them; WAITING records that wait for a retry; FAILED records in the failed topic that were not put back.
-Exit codes: 0 all are Ready, 1 at least one is not or does not exist, 2 wrong options, 3 an error, 130 Ctrl-C.
-""",
+Columns: WORKERS ready/wanted; LAG uncommitted records, with ? if it is not up to date; BEHIND age of the oldest
+uncommitted record; WAITING records that wait for a retry; FAILED records in the failed topic that were not put back.
+Exit codes: 0 all are Ready, 1 at least one is not or does not exist, 2 wrong options, 3 an error, 130 Ctrl-C. """,
     "explain": f"example:\n  kubectl fleet explain orders -n shop\n\n{CODES}\n",
     "top": f"""\
 example:
@@ -98,13 +97,13 @@ read; values of environment variables and of ConfigMaps are left out. README.txt
 }
 HELP: Final = {
     "status": "fleets with their state, problems first",
-    "explain": "why one fleet has this state and this number of workers, and what to do",
+    "explain": "explain a fleet's state and number of workers, and what to do",
     "top": "a live view of all fleets, full screen",
     "failed": "inspect failed records of a fleet",
     "redrive": "put failed records back, after a preview",
     "reset": "move a group's committed offsets, after a plan",
     "logs": "merged logs of a fleet's workers",
-    "support-bundle": "collect what a helper needs to see into one file, without secrets",
+    "support-bundle": "write objects, Events and logs of a fleet to one file, without secrets",
 }
 
 
@@ -141,8 +140,8 @@ def _command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", na
 
 
 def add_cluster_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument_group("cluster, as for kubectl").add_argument
-    add("--namespace", "-n", metavar="NAME", help="namespace (default: that of the context)")
+    add = command.add_argument_group("cluster, as in kubectl").add_argument
+    add("--namespace", "-n", metavar="NAME", help="namespace (default: the context's namespace)")
     add("--context", metavar="NAME", help="context of the kubeconfig (default: its current context)")
     add("--kubeconfig", metavar="FILE", help="kubeconfig (default: KUBECONFIG, then ~/.kube/config)")
 
@@ -175,7 +174,7 @@ def _add_failed(command: argparse.ArgumentParser) -> None:
         if name == "count":
             part.add_argument("--by", action="append", default=[], choices=("reason", "class", "hour"))
         part.add_argument("--json", action="store_true", help="print one JSON object on each line")
-        part.add_argument("--topic", metavar="TOPIC", help="a retry topic of the group instead of its failed topic")
+        part.add_argument("--topic", metavar="TOPIC", help="a retry topic instead of the group's failed topic")
         add_cluster_options(part)
 
 
@@ -190,13 +189,13 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
         help="only this error class, by its qualified name or the part after the last dot; repeatable",
     )
     add("--from", dest="start", metavar="TIME", help="only from this time on: 2026-11-21T08:00:00Z, or 2h for 2 h ago")
-    add("--to", dest="end", metavar="TIME", help="only before this time, written as in --from")
+    add("--to", dest="end", metavar="TIME", help="only before this time (format: see --from)")
 
 
 def _add_redrive(command: argparse.ArgumentParser) -> None:
     records = command.add_argument_group("records (default: all)")
     _add_selection(records)
-    records.add_argument("--error-regex", metavar="REGEX", help="only if `class: message` of the error matches (RE2)")
+    records.add_argument("--error-regex", metavar="REGEX", help="only if the error, as `class: message`, matches (RE2)")
     records.add_argument("--key-regex", metavar="REGEX", help="only if the key matches (RE2)")
     records.add_argument(
         "--record", metavar="PARTITION:OFFSET", action="append", default=[], help="only this record; repeatable"
@@ -223,7 +222,7 @@ def _add_reset(command: argparse.ArgumentParser) -> None:
         "--offset", action="append", default=[], metavar="TOPIC-PARTITION:OFFSET", help="next offset; repeatable"
     )
     command.add_argument(
-        "--not-after", type=_positive, default=3600, metavar="SECONDS", help="do not begin later than in this time"
+        "--not-after", type=_positive, default=3600, metavar="SECONDS", help="do not start later than this from now"
     )
     _add_run(command, "OffsetReset")
 
@@ -233,13 +232,13 @@ def _add_run(command: argparse.ArgumentParser, kind: str) -> None:
     add("--name", metavar="NAME", help=f"name of the {kind} (default: the group's name and the time)")
     add("--yes", "-y", action="store_true", help="do not ask")
     add("--dry-run", action="store_true", help="only show what would happen")
-    add("--no-wait", action="store_true", help=f"return when the {kind} is created")
-    add("--timeout", type=_positive, default=600, metavar="SECONDS", help="longest wait (default: %(default)s)")
+    add("--no-wait", action="store_true", help=f"return as soon as the {kind} is created")
+    add("--timeout", type=_positive, default=600, metavar="SECONDS", help="timeout (default: %(default)s)")
 
 
 def _add_logs(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add("--part", choices=("main", "retry", "all"), default="all", help="which workers (default: %(default)s)")
+    add("--part", choices=("main", "retry", "all"), default="all", help="workers of this part (default: %(default)s)")
     add("--member", metavar="POD", help="only this pod, or the main worker with this number")
     add("--follow", "-f", action="store_true", help="print new lines until Ctrl-C")
     add("--tail", type=_positive, default=100, metavar="N", help="last lines of each worker (default: %(default)s)")

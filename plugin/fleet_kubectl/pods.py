@@ -1,4 +1,4 @@
-"""The pods of a fleet: their choice by part, member and state. Pure."""
+"""Selects pods of a fleet by part, member and state. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -13,7 +13,8 @@ PARTS: Final = {"main": (labels.WORKER,), "retry": (labels.RETRY,), "all": (labe
 
 
 def workers(pods: Iterable[JsonObject], part: str, member: str | None = None) -> list[JsonObject]:
-    """Worker pods of a part, or the one that `member` names (a pod, or the number of a main worker), by name."""
+    """The worker pods of a part, sorted by name. With `member` (a pod's name, or a main worker's number), only this
+    pod."""
     found = [pod for pod in pods if labels.label_of(pod, labels.COMPONENT_LABEL) in PARTS[part]]
     if member is not None:
         found = [pod for pod in found if member in (name_of(pod), _number(pod))]
@@ -25,7 +26,7 @@ def name_of(pod: JsonObject) -> str:
 
 
 def _number(pod: JsonObject) -> str | None:
-    """The number of a main worker; None for a retry worker, so that a number names one pod."""
+    """The number in a main worker's name; None for a retry worker, so that a number identifies one pod."""
     group = labels.label_of(pod, labels.GROUP_LABEL) or ""
     head = f"{main_workers(group)}-"
     tail = name_of(pod).removeprefix(head)
@@ -40,7 +41,8 @@ def runs(pod: JsonObject) -> bool:
 
 
 def runner(pods: Iterable[JsonObject], namespace: str, group: str) -> str:
-    """The pod in which commands run: a worker that runs, main before retry. Raises NoWorkerRuns."""
+    """Choose the pod in which to run a command: a running main worker or, without one, a running retry worker. Raises
+    NoWorkerRuns."""
     found = workers(pods, "all")
     ready = [pod for pod in found if runs(pod)]
     if ready:
@@ -48,14 +50,14 @@ def runner(pods: Iterable[JsonObject], namespace: str, group: str) -> str:
         return name_of(ready[0])
     seen = ", ".join(f"{name_of(pod)} is {(pod.get('status') or {}).get('phase', 'Unknown')}" for pod in found[:3])
     raise NoWorkerRuns(
-        f"ConsumerGroup {namespace}/{group}: no worker runs in which the command could run "
+        f"ConsumerGroup {namespace}/{group}: no worker is running, so the command cannot run "
         f"({seen or 'there is no pod'}); see `kubectl fleet explain {group} -n {namespace}`, or run `fleet-consumer "
         "failed` on your machine (docs/retries.md)"
     )
 
 
 def no_member(namespace: str, group: str, member: str | None, part: str) -> ObjectNotFound:
-    """The error of a log without a pod."""
+    """The error if no pod matches the options of `logs`."""
     wanted = f"no pod {member}" if member is not None else f"no pod of the part {part}"
     return ObjectNotFound(
         f"ConsumerGroup {namespace}/{group}: there is {wanted}; retry workers exist only while a record is due; see "

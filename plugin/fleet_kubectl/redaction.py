@@ -1,8 +1,8 @@
 """Removal of secrets from objects and logs before they leave the cluster. Pure.
 
-Secrets are never read. What this module removes are values that somebody wrote in the open: environment variables,
-headers, fields, arguments and log text with telling names, logins in URLs, annotations with whole manifests, contents
-of unknown ConfigMaps. It removes too much rather than too little.
+Secret objects are never read. This module removes secrets that somebody wrote into other objects or logs: environment
+variables, headers, fields, arguments and log text with names such as `password`, logins in URLs, annotations with whole
+manifests, contents of ConfigMaps. In unclear cases, the value is removed.
 """
 
 import re
@@ -17,23 +17,24 @@ WORDS: Final = (
     r"passw|passphrase|pwd|secret|token|credential|authorization|cookie|jaas|signature|\bsig\b"
     r"|(?:api|access|account|private|shared|signing|encryption|storage|master)[ ._-]?key"
 )
-"""Parts of the names of secret values."""
+"""Regular expression for parts of names whose values are secret ("telling" names)."""
 TELLING: Final = re.compile(WORDS, re.IGNORECASE)
 FLAG: Final = re.compile(rf"-[\w.-]*(?:{WORDS})[\w.-]*", re.IGNORECASE)
 ASSIGNED: Final = re.compile(rf"(-*[\w.-]*(?:{WORDS})[\w.-]*=).*", re.IGNORECASE | re.DOTALL)
 FREE_KEY: Final = re.compile(rf"{WORDS}|key$", re.IGNORECASE)
 REFERENCES: Final = ("Ref", "Name", "Key", "Endpoint", "File", "Seconds", "Path")
-"""Ends of field names that name an object, a file or a flag, and hold no secret. They count only in fields of APIs."""
+"""Endings of names of API fields that refer to an object, a key, a file or a number, and contain no secret."""
 FREE: Final = ("annotations", "volumeAttributes", "options", "parameters")
-"""Maps whose keys anybody may choose."""
+"""Fields that are maps with arbitrary keys."""
 OWN_ANNOTATIONS: Final = "consumerfleet.io/"
 ANNOTATION_MAX: Final = 256
-"""Annotations of other tools that are longer, or JSON, are left out: they can hold whole manifests."""
+"""Maximum length of other tools' annotations. Longer annotations, and JSON, are left out, because they can contain
+whole manifests."""
 QUOTED: Final = r"""\\"(?:\\\\\\"|\\\\[^"]|[^\\"])*\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'"""
-"""A value in quotes: inside another JSON string, in JSON, in YAML or a shell."""
+"""A quoted value: inside a JSON string (escaped quotes), in JSON, or in YAML or a shell."""
 BARE: Final = r"(?:-?\d[\d.eE+-]*|true|false|null)(?=\s*[,}\]])"
 REST: Final = r"""[\[{][^\n]*|[|>][-+\d]*[ ]*(?:\n[ \t]+[^\n]*)+|(?:(?!"\s*[,}\]])[^\n])+"""
-"""A JSON list or object, a YAML block, or the rest of the line up to the end of the JSON string in which it is."""
+"""A JSON list or object, a YAML block, or the rest of the line, up to the end of a surrounding JSON string."""
 URL: Final = re.compile(r"(:(?:\\?/){2})([^\s\"<>]+)")
 DIGEST: Final = "sha256:"
 TEXTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
@@ -54,12 +55,13 @@ TEXTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         rf"\1{REDACTED}",
     ),
 )
-"""Secrets in text. The first form of a name and a value is that of JSON, whose other fields stay."""
+"""Patterns of secrets in text, with their replacements. Of the patterns for a name and a value, the first is for JSON:
+it keeps the other fields."""
 CONTENTS: Final = ("data", "binaryData", "stringData")
 
 
 def redacted_text(text: str) -> str:
-    """Log text or a message without logins, tokens, keys and values of telling names."""
+    """Remove logins, tokens, keys and values of telling names from log text or a message."""
     text = URL.sub(lambda found: found[1] + _without_login(found[2]), text)
     for pattern, replacement in TEXTS:
         text = pattern.sub(replacement, text)
@@ -67,7 +69,8 @@ def redacted_text(text: str) -> str:
 
 
 def _without_login(rest: str) -> str:
-    """A URL after `://` without a login, whatever that contains. The digest of an image is none."""
+    """Remove the login from the part of a URL after `://`, whatever the login contains. An image digest (`@sha256:`) is
+    kept."""
     login, at, place = rest.rpartition("@")
     if not at:
         return rest
@@ -77,7 +80,7 @@ def _without_login(rest: str) -> str:
 
 
 def redacted(body: JsonObject) -> JsonObject:
-    """A copy of an object without values that may be secret. Names of Secrets stay, because they help and are none."""
+    """A copy of an object without values that may be secret. Names of Secrets are kept, because they are not secret."""
     copied: JsonObject = _walk(body, "")
     metadata = copied.get("metadata") or {}
     metadata.pop("managedFields", None)
@@ -90,7 +93,7 @@ def redacted(body: JsonObject) -> JsonObject:
 
 
 def _walk(value: Any, name: str, hides: Callable[[str], bool] | None = None) -> Any:
-    """A copy of a value without secrets. `hides` decides by the name whether a string or a number is one."""
+    """A copy of a value without secrets. `hides` returns True for the name of a secret string or number."""
     hides = hides or _hides
     if isinstance(value, dict):
         return _map(value, name)
@@ -102,7 +105,8 @@ def _walk(value: Any, name: str, hides: Callable[[str], bool] | None = None) -> 
 
 
 def _map(value: JsonObject, name: str) -> JsonObject:
-    """Fields, or a free map. An environment variable or a header loses its value, whatever its name."""
+    """Redact the fields of an object, or a map with arbitrary keys (FREE). Values of environment variables and headers
+    are always removed."""
     if name in FREE:
         return {key: _walk(each, str(key), _hides_free) for key, each in value.items()}
     pair = "name" in value and "value" in value
@@ -110,7 +114,8 @@ def _map(value: JsonObject, name: str) -> JsonObject:
 
 
 def _items(values: list[Any], name: str) -> Iterator[Any]:
-    """Items of a list. In arguments, the item after a telling flag is its value."""
+    """Redact the items of a list. In arguments, the item after a telling flag (such as `--password`) is the flag's
+    value."""
     for before, each in pairwise((None, *values)):
         if isinstance(each, str) and isinstance(before, str) and FLAG.fullmatch(before):
             yield REDACTED
@@ -131,7 +136,7 @@ def _hides_free(name: str) -> bool:
 
 
 def _is_manifest(name: str, value: str) -> bool:
-    """True for a value of another tool that can be a whole manifest."""
+    """True for another tool's annotation that may contain a whole manifest."""
     return not name.startswith(OWN_ANNOTATIONS) and (
         value.lstrip().startswith(("{", "[")) or len(value) > ANNOTATION_MAX
     )

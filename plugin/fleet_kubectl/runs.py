@@ -1,4 +1,4 @@
-"""Progress and end of a Redrive or an OffsetReset, as lines. Pure."""
+"""Formats the progress and the result of a Redrive or OffsetReset as lines. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -30,7 +30,7 @@ def is_final(body: JsonObject) -> bool:
 
 
 def reason_text(body: JsonObject) -> str:
-    """Reason and message of the condition that tells most: Failed if it is True, else Complete, else Ready."""
+    """Reason and message of the most informative condition: Failed if True, else Complete, else Ready."""
     found = groups.conditions_of(body)
     failed = found.get(c.FAILED)
     chosen = (
@@ -44,7 +44,7 @@ def reason_text(body: JsonObject) -> str:
 
 
 def progress_line(body: JsonObject) -> str:
-    """One line: the phase with its numbers or, while the run waits, with the reason."""
+    """One line: the run's phase, with the numbers of records or, while the run waits, with the reason."""
     status, phase = body.get("status") or {}, phase_of(body)
     shown = [f"{status[name]} {words}" for name, words in COUNTS if status.get(name)]
     if status.get("ratePerSecond"):
@@ -56,7 +56,7 @@ def progress_line(body: JsonObject) -> str:
 
 
 def redrive_end(body: JsonObject, namespace: str) -> list[str]:
-    """The result of a Redrive that succeeded, and how to see that the records were handled."""
+    """The result of a successful Redrive, with commands that show if the records were handled."""
     status, group = body.get("status") or {}, body["spec"]["groupRef"]["name"]
     lines = [f"  {status[name]:>9}  {words}" for name, words in COUNTS if status.get(name) is not None]
     if body["spec"].get("dryRun"):
@@ -65,15 +65,15 @@ def redrive_end(body: JsonObject, namespace: str) -> list[str]:
         return [*lines, f"No record was put back: {reason_text(body)}"]
     return [
         *lines,
-        "The records are in the redrive topic now. They are handled when WAITING is 0 again:",
+        "The records are in the redrive topic now. All of them are handled when WAITING is 0 again:",
         f"  kubectl fleet status {group} -n {namespace}",
-        "To count those that failed again:",
+        "To count the records that failed again:",
         f"  kubectl fleet redrive {group} -n {namespace} --from {status.get('startedAt', '1h')} --dry-run",
     ]
 
 
 def reset_plan(body: JsonObject) -> list[str]:
-    """The offsets before and after, a line for each partition, largest change first, then a sum."""
+    """The offsets before and after the reset: a line for each partition, largest change first, then the sums."""
     status = body.get("status") or {}
     before = {(each["topic"], each["partition"]): each["offset"] for each in status.get("previous") or ()}
     after = {(each["topic"], each["partition"]): each["offset"] for each in status.get("resolved") or ()}
@@ -99,17 +99,17 @@ def _signed(change: int | None) -> str:
 
 
 def reset_end(body: JsonObject, namespace: str) -> list[str]:
-    """Lines after a succeeded reset: the next command, and the way to undo it."""
+    """The lines after a successful reset: the next command, and how to undo the reset."""
     name, group = body["metadata"]["name"], body["spec"]["groupRef"]["name"]
     return [
         f"The offsets are set, and the workers start: kubectl fleet status {group} -n {namespace}",
-        "To undo it, another OffsetReset with `to: Offsets` takes the former offsets, which this object keeps:",
+        "To undo the reset, create an OffsetReset with `to: Offsets` and the former offsets, which are in this object:",
         f"  kubectl get kor {name} -n {namespace} -o jsonpath='{{.status.previous}}'",
     ]
 
 
 def changed(bodies: Iterator[JsonObject]) -> Iterator[tuple[JsonObject, str]]:
-    """The states of a run whose progress line differs from the one before, with that line."""
+    """Yield the states of a run whose progress line has changed, each with this line."""
     last = ""
     for body in bodies:
         line = progress_line(body)

@@ -1,4 +1,4 @@
-"""Commands that create an object and follow it: `redrive`, `reset`."""
+"""The commands `redrive` and `reset`, which create an object and follow its progress."""
 
 import json
 import sys
@@ -53,7 +53,7 @@ def redrive(api: Api, options: Namespace) -> int:
 
 
 def _print_preview(api: Api, options: Namespace, now: float) -> None:
-    """Print numbers by reason and class, and the first records, as a worker's pod reads them now.
+    """Print the numbers of records by reason and class, and the first records. A worker's pod reads them now.
 
     Raises FleetError if no pod can run the command, or its output cannot be read.
     """
@@ -73,7 +73,7 @@ def _print_preview(api: Api, options: Namespace, now: float) -> None:
         listing = selection.failed_command("list", *filters, "--limit", str(FIRST_RECORDS))
         print("First records:")
         print(printable_lines(_output(api, pod, listing)), end="")
-    print("Records that were put back before are in these numbers. They are not put back again.")
+    print("These numbers include records that were put back before, which are not put back again.")
     if options.error_regex or options.key_regex or (options.record and filters):
         print(
             "Only the run itself applies regular expressions, and filters to single records: --dry-run counts exactly."
@@ -81,16 +81,17 @@ def _print_preview(api: Api, options: Namespace, now: float) -> None:
 
 
 def _json_lines(api: Api, pod: str, command: tuple[str, ...]) -> list[JsonObject]:
-    """Objects that a command in a pod prints. Raises CommandFailed if they are others than those of a worker."""
+    """Parse the JSON lines that a command in a pod prints. Raises CommandFailed if they do not have a worker's
+    fields."""
     try:
         found = [json.loads(line) for line in _output(api, pod, command).split("\n") if line.strip()]
         wanted = {"count", "reason", "class"} if "count" in command else {"partition", "offset"}
         if all(isinstance(each, dict) and wanted <= each.keys() for each in found):
             return found
     except (ValueError, RecursionError):
-        pass  # said below
+        pass  # CommandFailed is raised below
     raise CommandFailed(
-        f"pod {api.namespace}/{pod}: {' '.join(command)} printed something else than records; run it yourself by "
+        f"pod {api.namespace}/{pod}: {' '.join(command)} printed unexpected output; run it yourself with "
         "`kubectl fleet failed`"
     )
 
@@ -102,7 +103,8 @@ def _record_line(shown: JsonObject) -> str:
 
 
 def _output(api: Api, pod: str, command: tuple[str, ...]) -> str:
-    """Standard output of a command in a pod. Standard error is passed on. Raises RunFailed, CommandFailed."""
+    """Run a command in a pod and return its standard output; standard error is printed. Raises RunFailed and
+    CommandFailed."""
     parts: list[str] = []
 
     def keep(text: str, is_error: bool) -> None:
@@ -133,8 +135,8 @@ def reset(api: Api, options: Namespace) -> int:
     planned = selection.reset_to_plan(body, plan.get("status") or {})
     name = body["metadata"]["name"]
     if planned is None:
-        print(f"\nThe dry run does not list an offset for each partition, so OffsetReset {name} cannot name them.")
-        print(f"It stops the main workers, resolves `--to {options.to}` again, sets that, and starts the workers.")
+        print(f"\nThe dry run does not list an offset for each partition, so OffsetReset {name} cannot use them.")
+        print(f"It stops the main workers, resolves `--to {options.to}` again, sets these, and starts the workers.")
     else:
         print(f"\nOffsetReset {name} stops the main workers, sets these offsets, and starts the workers.")
     print("Every record from the new offsets on is handled, even if it was handled before.")
@@ -144,7 +146,8 @@ def reset(api: Api, options: Namespace) -> int:
 
 
 def _check_question(options: Namespace) -> None:
-    """Raise OptionInvalid if the command will ask, and nobody can answer. Called before anything is created."""
+    """Raise OptionInvalid if the command will ask a question that nobody can answer. Called before any object is
+    created."""
     if not (options.yes or options.dry_run or sys.stdin.isatty()):
         raise OptionInvalid("standard input is no terminal, so nobody can be asked: add --yes, or only --dry-run")
 
@@ -164,11 +167,11 @@ def _agreed(options: Namespace, question: str) -> bool:
 def _run(
     api: Api, options: Namespace, kind: Kind, body: JsonObject, end: Callable[[runs.JsonObject, str], list[str]]
 ) -> int:
-    """Create an object and, without `--no-wait`, follow it to its end and print that. Raises RunFailed."""
+    """Create an object and, without `--no-wait`, follow its progress and print its result. Raises RunFailed."""
     place = Place(api, kind, body)
     if options.no_wait:
         place.create()
-        print(f"See its progress: {place.command}")
+        print(f"Follow its progress with: {place.command}")
     else:
         print("\n".join(end(_followed_to_its_end(place, options.timeout), api.namespace)))
     return EXIT_OK
@@ -176,7 +179,7 @@ def _run(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One object that is created and followed."""
+    """An object to create and follow."""
 
     api: Api
     kind: Kind
@@ -196,7 +199,7 @@ class Place:
 
 
 def _followed_to_its_end(place: Place, timeout_s: int) -> runs.JsonObject:
-    """Create an object, print its progress, and return it when it has succeeded. Raises RunFailed."""
+    """Create an object, print its progress, and return the object when it has succeeded. Raises RunFailed."""
     place.create()
     last: runs.JsonObject | None = None
     try:
@@ -204,7 +207,7 @@ def _followed_to_its_end(place: Place, timeout_s: int) -> runs.JsonObject:
             last = seen_body
             print(line, flush=True)
     except KeyboardInterrupt:
-        print(f"\n{place.kind} {place.name} goes on without you: {place.command}", file=sys.stderr)
+        print(f"\n{place.kind} {place.name} continues in the cluster: {place.command}", file=sys.stderr)
         raise
     if last is None or runs.phase_of(last) != "Succeeded":
         seen = "it was deleted" if last is None else runs.reason_text(last)
@@ -216,7 +219,7 @@ def _followed_to_its_end(place: Place, timeout_s: int) -> runs.JsonObject:
 
 
 def _followed(place: Place, timeout_s: int) -> Iterator[JsonObject]:
-    """States of the object until its final phase. Raises RunFailed after `timeout_s` seconds."""
+    """Yield the states of the object until its final phase. Raises RunFailed after `timeout_s` seconds."""
     api, kind = place.api, place.kind
     clock = SystemClock()
     deadline = clock.monotonic() + timeout_s
@@ -240,6 +243,6 @@ def _followed(place: Place, timeout_s: int) -> Iterator[JsonObject]:
             pass  # the next list has the newest state
         threading.Event().wait(AGAIN_S)
     raise RunFailed(
-        f"{kind} {api.namespace}/{place.name} has not ended within {timeout_s} s, and goes on; follow it by "
+        f"{kind} {api.namespace}/{place.name} has not ended within {timeout_s} s, but continues; follow it with "
         f"`{place.command} -w`, or see the operator's log"
     )

@@ -1,4 +1,4 @@
-"""Objects of `redrive` and `reset` from options, and the same filters for `fleet-consumer failed`. Pure."""
+"""Builds the objects of `redrive` and `reset` from options, and the same filters for `fleet-consumer failed`. Pure."""
 
 import re
 from argparse import Namespace
@@ -19,13 +19,14 @@ CLASS: Final = re.compile(r"[\w.<>]+")
 PLACE: Final = re.compile(r"(?a:(\d{1,10}):(\d{1,16}))")
 PARTITION: Final = re.compile(r"(?a:(.+)-(\d{1,10}):(\d{1,16}))")
 NAME_MAX: Final = 40
-"""Limit of a Redrive's name (crds/consumerfleet.io_redrives.yaml)."""
+"""Maximum length of a Redrive's name (crds/consumerfleet.io_redrives.yaml)."""
 PREVIEW_TTL_S: Final = 600
-"""Seconds after which the object of a preview is deleted."""
+"""TTL in seconds of the dry-run object that a preview creates."""
 
 
 def moment(text: str | None, option: str, now: float) -> str | None:
-    """The RFC 3339 time of an option: a time, or a delay such as `2h` for two hours ago. Raises OptionInvalid."""
+    """Convert an option to an RFC 3339 time. The option is a time, or a duration such as `2h` for two hours ago. Raises
+    OptionInvalid."""
     if text is None:
         return None
     try:
@@ -40,7 +41,7 @@ def moment(text: str | None, option: str, now: float) -> str | None:
 
 
 def reasons_of(words: Sequence[str]) -> list[str]:
-    """Reasons as the API has them, in any case of letters. Raises OptionInvalid."""
+    """Convert reasons, which may be in upper or lower case, to the API's spelling. Raises OptionInvalid."""
     try:
         return [failure_reasons.to_api(failure_reasons.from_api(word)) for word in words]
     except ValueError as error:
@@ -49,9 +50,10 @@ def reasons_of(words: Sequence[str]) -> list[str]:
 
 
 def class_regex(classes: Sequence[str]) -> str:
-    """The errorRegex of error classes, by their qualified names or the part after the last dot. Raises OptionInvalid.
+    """Build an `errorRegex` that matches error classes, given by qualified name or by the part after the last dot.
+    Raises OptionInvalid.
 
-    A Redrive compares the regular expression with `class: message`, and a class has no colon.
+    A Redrive matches the regular expression against `class: message`, and a class name has no colon.
     """
     for name in classes:
         if not CLASS.fullmatch(name):
@@ -69,7 +71,7 @@ def place_of(text: str) -> dict[str, int]:
 
 
 def redrive_filter(options: Namespace, now: float) -> dict[str, Any]:
-    """`spec.filter` of a Redrive; empty if every record matches. Raises OptionInvalid."""
+    """Build `spec.filter` of a Redrive; empty if every record matches. Raises OptionInvalid."""
     if options.error_class and options.error_regex:
         raise OptionInvalid("--error-class and --error-regex exclude each other; put the class into --error-regex")
     regex = class_regex(options.error_class) if options.error_class else options.error_regex
@@ -84,16 +86,17 @@ def redrive_filter(options: Namespace, now: float) -> dict[str, Any]:
 
 
 def until_now(options: Namespace, now: float) -> Namespace:
-    """Options of a redrive that select only what had failed until `now`, so that a preview shows what will move.
+    """Limit the options of a redrive to records that failed before `now`, so that the preview shows the records that
+    will be put back.
 
-    Records that are named by their places need no limit.
+    Records that are selected by partition and offset need no limit.
     """
     ends = options.end is not None or options.record
     return options if ends else Namespace(**{**vars(options), "end": times.to_milli_text(now)})
 
 
 def redrive_body(options: Namespace, now: float, *, dry_run: bool) -> dict[str, Any]:
-    """The Redrive that the options ask for. Raises OptionInvalid."""
+    """Build the Redrive for these options. Raises OptionInvalid."""
     spec: dict[str, Any] = {"groupRef": {"name": options.group}}
     if wanted := redrive_filter(options, now):
         spec["filter"] = wanted
@@ -111,11 +114,11 @@ def redrive_body(options: Namespace, now: float, *, dry_run: bool) -> dict[str, 
 
 
 def reset_body(options: Namespace, now: float, *, dry_run: bool) -> dict[str, Any]:
-    """The OffsetReset that the options ask for. Raises OptionInvalid."""
+    """Build the OffsetReset for these options. Raises OptionInvalid."""
     spec: dict[str, Any] = {"groupRef": {"name": options.group}}
     word = options.to.lower()
     if (word == "offsets") != bool(options.offset):
-        raise OptionInvalid("--to offsets needs --offset TOPIC-PARTITION:OFFSET, and no other --to has --offset")
+        raise OptionInvalid("--to offsets needs --offset TOPIC-PARTITION:OFFSET; other values of --to exclude --offset")
     if word in ("earliest", "latest", "offsets"):
         spec["to"] = word.capitalize()
     else:
@@ -132,9 +135,10 @@ def reset_body(options: Namespace, now: float, *, dry_run: bool) -> dict[str, An
 
 
 def reset_to_plan(body: JsonObject, plan: JsonObject) -> dict[str, Any] | None:
-    """The OffsetReset `body` with the offsets that the status of its dry run has, so that it sets what was shown.
+    """The OffsetReset `body` with the offsets from the dry run's status, so that the reset sets the offsets that were
+    shown.
 
-    None if the status does not have an offset for each partition: an OffsetReset cannot name these offsets.
+    None if the status does not list an offset for each partition, because the OffsetReset would then be incomplete.
     """
     resolved = plan.get("resolved") or []
     if not resolved or plan.get("partitions", len(resolved)) > len(resolved):
@@ -151,7 +155,8 @@ def partition_of(text: str) -> dict[str, Any]:
 
 
 def run_name(options: Namespace, now: float, *, dry_run: bool) -> str:
-    """The name of a run: the option, or the group's name and the time. Each run needs a name of its own."""
+    """The name of a run: the option `--name`, or the group's name and the time, because each run needs a unique
+    name."""
     if options.name and not dry_run:
         return str(options.name)
     stamp = re.sub(r"\D", "", times.to_milli_text(now))[2:]
@@ -162,12 +167,13 @@ def run_name(options: Namespace, now: float, *, dry_run: bool) -> str:
 
 
 def failed_command(part: str, *arguments: str) -> tuple[str, ...]:
-    """`fleet-consumer failed` in a worker's pod, whose settings file names brokers and group."""
+    """The command `fleet-consumer failed` in a worker's pod, with the worker's settings file, which has brokers and
+    group."""
     return (*FAILED_COMMAND, part, *arguments, "--config", WORKER_CONFIG)
 
 
 def failed_arguments(options: Namespace, now: float) -> list[str]:
-    """The filters that a Redrive and `fleet-consumer failed` share, as options of the latter."""
+    """The filters that Redrives and `fleet-consumer failed` have in common, as options of `fleet-consumer failed`."""
     found = [word for reason in options.reason for word in ("--reason", reason)]
     found += [word for name in options.error_class for word in ("--error-class", name)]
     for option, text in (("--from", options.start), ("--to", options.end)):

@@ -1,4 +1,4 @@
-"""Text for terminals: tables of a bounded width, short numbers, safe strings. Pure."""
+"""Formats text for terminals: tables of limited width, short numbers, safe strings. Pure."""
 
 import json
 import textwrap
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 WIDTH: Final = 100
-"""Width of output that does not go to a terminal, in characters."""
+"""Width in characters of output that does not go to a terminal."""
 GAP: Final = "  "
 PLAIN_MAX: Final = 9_999
 UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
@@ -14,7 +14,8 @@ ABSENT: Final = "-"
 
 
 def printable(text: str) -> str:
-    """Text that is safe for a terminal: line ends become blanks, other control characters become escapes."""
+    """Make text safe for a terminal: line ends and tabs become spaces, other control characters become escape
+    sequences."""
     if text.isprintable():
         return text
     flat = text.replace("\r\n", " ").replace("\n", " ").replace("\t", " ")
@@ -22,12 +23,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Text of several lines that is safe for a terminal. Line ends and tabs stay, and JSON stays the same JSON."""
+    """Make text of several lines safe for a terminal. Line ends and tabs are kept, and JSON keeps its meaning."""
     return "".join(each if each.isprintable() or each in "\n\t" else json.dumps(each)[1:-1] for each in text)
 
 
 def compact(number: int | None) -> str:
-    """A number in at most five characters, up to 999 T: 9999, 65.5k, 1.05M. The sign `-` means unknown."""
+    """Format a number in at most five characters, up to 999 T: 9999, 65.5k, 1.05M. None (unknown) becomes `-`."""
     if number is None:
         return ABSENT
     if number <= PLAIN_MAX:
@@ -44,8 +45,8 @@ def cut(text: str, width: int) -> str:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, flexible: Mapping[str, int], right: set[str]
 ) -> list[str]:
-    """Lines of a table. If it is wider than `width`, the columns of `flexible` shrink in their order, each to its
-    minimum, and end in `…`."""
+    """The lines of a table. If it is wider than `width`, the columns in `flexible` are shortened in this order, each
+    down to its minimum; cut cells end with `…`."""
     widths = [max(len(row[at]) for row in (header, *rows)) for at in range(len(header))]
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width
     for name, least in flexible.items():
@@ -65,7 +66,7 @@ def table(
 
 
 def wrapped(text: str, *, indent: str, first: str | None = None, width: int = WIDTH) -> list[str]:
-    """A paragraph in lines of at most `width`. Words, such as commands and names, are never broken."""
+    """Wrap a paragraph to lines of at most `width` characters. Words, such as names, are never broken."""
     return textwrap.wrap(
         printable(text),
         width,

@@ -1,8 +1,8 @@
-"""`top`: all fleets, live and full screen.
+"""`top`: a live, full-screen view of all fleets.
 
-A daemon thread lists and watches ConsumerGroups. Twice a second the screen takes what has arrived as one batch. The
-list draws only the rows that are on the screen; textual's DataTable measures every cell of every row, which takes
-seconds for 5,000 fleets (docs/decisions/0064-kubectl-plugin.md).
+A daemon thread lists and watches ConsumerGroups. Twice a second, the screen applies the changes that have arrived as
+one batch. Only the visible rows are drawn. Textual's DataTable is not used, because it measures every cell of every
+row, which takes seconds for 5,000 fleets (docs/decisions/0064-kubectl-plugin.md).
 """
 
 import threading
@@ -38,21 +38,22 @@ from fleet_operator.planning import times
 BATCH_S: Final = 0.5
 AGAIN_S: Final = 2.0
 AGAIN_MAX_S: Final = 30.0
-"""Seconds between batches; after an error before the next list, twice as long after each further error, and at most."""
+"""BATCH_S: seconds between batches. AGAIN_S: seconds between an error and the next list, doubled after each further
+error, up to AGAIN_MAX_S."""
 SIZES: Final = {"READY": 7, "WORKERS": 9, "LAG": 7, "BEHIND": 8, "WAITING": 7, "FAILED": 6}
 SHARES: Final = {"NAMESPACE": 20, "NAME": 32, "REASON": 30, "STATE": 18}
-"""Widths of the columns: characters, and percent of the rest."""
+"""Widths of the columns: SIZES in characters, SHARES in percent of the remaining width."""
 STYLES: Final = (
     Style(color="red", bold=True),
     Style(color="yellow", bold=True),
     Style(color="yellow"),
     Style(),
 )
-"""Styles of rows by rank. The columns READY and REASON say the same in words."""
+"""Styles of rows, indexed by rank. The columns READY and REASON show the same as text."""
 
 
 class Feed:
-    """Fleets on their way from the thread that watches to the screen."""
+    """Passes lists and events from the watching thread to the screen."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -72,13 +73,14 @@ class Feed:
             self._events.append(event)
 
     def fail(self, problem: str) -> None:
-        """Say that the rows are the last known, from the first problem until the next list."""
+        """Record a problem: from the first problem until the next list, the screen shows that its rows are not live."""
         with self._lock:
             self._since = self._clock.monotonic() if self._problem is None else self._since
             self._problem = problem
 
     def drain(self, rows: Rows) -> tuple[bool, str | None]:
-        """Give `rows` what has arrived. Return True if anything has, and the problem of the watch with its age."""
+        """Apply all waiting lists and events to `rows`. Return True if there were any, and the watch's problem with its
+        age, or None."""
         with self._lock:
             listed, arrived = self._listed, [*self._events]
             self._listed = None
@@ -93,14 +95,14 @@ class Feed:
 
 
 Source = Callable[[Feed], None]
-"""Fills a Feed until the process ends. It runs in a daemon thread."""
+"""A function that fills a Feed until the process ends. It runs in a daemon thread."""
 
 
 def watching(api: Api, namespace: str | None, clock: Clock, wait: Callable[[float], object]) -> Source:
-    """A source that lists and watches ConsumerGroups.
+    """Create a Source that lists and watches ConsumerGroups.
 
-    After an error it pauses, longer each time, and lists again. An expired watch lists at once, but twice in a row only
-    after a pause. No error ends the thread unseen.
+    After an error, the source pauses, longer each time, and lists again. After an expired watch it lists without a
+    pause, but pauses if the next watch also expires. Every error is shown, and none ends the thread.
     """
 
     def run(feed: Feed) -> None:
@@ -113,7 +115,7 @@ def watching(api: Api, namespace: str | None, clock: Clock, wait: Callable[[floa
             except FleetError as error:
                 feed.fail(f"{error.reason}: {error}")
                 watch.pause()
-            except Exception as error:  # an object that nobody has foreseen
+            except Exception as error:  # for example, an object of unexpected form
                 feed.fail(printable(f"{type(error).__name__}: {error}"))
                 watch.pause()
 
@@ -121,7 +123,7 @@ def watching(api: Api, namespace: str | None, clock: Clock, wait: Callable[[floa
 
 
 class Watch:
-    """A list and its watches, and the pauses between them."""
+    """Lists and watches ConsumerGroups, and pauses after errors."""
 
     def __init__(self, api: Api, namespace: str | None, clock: Clock, wait: Callable[[float], object]) -> None:
         self._api, self._namespace, self._clock, self._wait = api, namespace, clock, wait
@@ -129,7 +131,7 @@ class Watch:
         self._expired = False
 
     def follow(self, feed: Feed) -> None:
-        """List, then watch until an error."""
+        """List, then watch until an error is raised."""
         page = self._api.list(CONSUMER_GROUP, self._namespace)
         feed.list(page.items)
         version = page.version
@@ -148,7 +150,7 @@ class Watch:
                 self.pause()
 
     def expired(self) -> None:
-        """Pause if the watch before has expired too, and neither brought an event."""
+        """Pause if the previous watch has also expired, and neither watch returned an event."""
         if self._expired:
             self.pause()
         self._expired = True
@@ -159,7 +161,8 @@ class Watch:
 
 
 class FleetList(ScrollView, can_focus=True):
-    """The table. The cursor stays at its fleet when rows move; on the first row it stays on the first row."""
+    """The list of fleets. When rows move, the cursor follows its fleet; a cursor on the first row stays on the first
+    row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -172,7 +175,7 @@ class FleetList(ScrollView, can_focus=True):
     ]
 
     class Opened(Message):
-        """The user opens a fleet."""
+        """Sent when the user opens a fleet."""
 
         def __init__(self, key: Key) -> None:
             super().__init__()
@@ -185,7 +188,7 @@ class FleetList(ScrollView, can_focus=True):
         self._key: Key | None = None
 
     def rows_changed(self) -> None:
-        """Draw again, with the cursor at its fleet if that is still shown."""
+        """Redraw the list, with the cursor on the same fleet if it is still shown."""
         shown = self._rows.shown
         if self._key is not None and not (self._at < len(shown) and shown[self._at].key == self._key):
             self._at = next((at for at, fleet in enumerate(shown) if fleet.key == self._key), self._at)
@@ -230,7 +233,7 @@ class FleetList(ScrollView, can_focus=True):
 
 
 def row_text(cells: tuple[str, ...], width: int) -> str:
-    """One line with the cells of COLUMNS, as wide as the screen."""
+    """One line with a row's cells, in the order of COLUMNS and as wide as the screen."""
     rest = max(0, width - sum(SIZES.values()) - len(GAP) * (len(COLUMNS) - 1))
     parts = []
     for name, cell in zip(COLUMNS, cells, strict=True):
@@ -240,7 +243,7 @@ def row_text(cells: tuple[str, ...], width: int) -> str:
 
 
 class FleetScreen(Screen[None]):
-    """One fleet, live."""
+    """The live view of one fleet."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "app.pop_screen", "Back")]
 
@@ -269,7 +272,7 @@ class FleetScreen(Screen[None]):
 
 
 class Top(App[None]):
-    """The screen of `kubectl fleet top`."""
+    """The application of `kubectl fleet top`."""
 
     TITLE = "kubectl fleet top"
     ENABLE_COMMAND_PALETTE = False
@@ -344,7 +347,7 @@ class Top(App[None]):
         self.query_one(FleetList).focus()
 
     def _take(self) -> None:
-        """Take what has arrived since the last batch."""
+        """Apply the changes that have arrived since the last batch."""
         changed, problem = self._feed.drain(self.fleets)
         if changed or problem != self._problem:
             self._problem = problem
@@ -366,7 +369,7 @@ class Top(App[None]):
 
 def top(api: Api, options: Namespace) -> int:
     namespace = None if options.all_namespaces else api.namespace
-    api.check(CONSUMER_GROUP, namespace)  # an error can be read only while no screen is open
+    api.check(CONSUMER_GROUP, namespace)  # check first, because the full screen would hide an error
     where = "all namespaces" if namespace is None else f"namespace {namespace}"
     clock = SystemClock()
     Top(watching(api, namespace, clock, threading.Event().wait), where, clock).run()

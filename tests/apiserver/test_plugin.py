@@ -215,7 +215,8 @@ def test_user_of_one_namespace_sees_it_and_reads_what_is_missing(place: tuple[Si
     said = viewer.types("status", "-A", code=3)
     assert said.startswith("Forbidden: consumergroups of all namespaces: ")
     assert (
-        "read one namespace by --namespace, or ask for this permission (kubectl auth can-i --list lists yours)" in said
+        "read only one namespace with --namespace, or ask for this permission (kubectl auth can-i --list lists yours)"
+        in said
     )
     shown = viewer.types("explain", "orders")
     assert "is Ready: FleetReady" in shown
@@ -274,7 +275,7 @@ def test_cluster_without_our_kinds_and_without_a_server(
     quiet_api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     absent = Kind("consumerfleet.io", "v1alpha1", "Nothing", "nothings")
-    with pytest.raises(KindsNotInstalled, match=r"nothings\.consumerfleet\.io: this cluster does not know the kind"):
+    with pytest.raises(KindsNotInstalled, match=r"nothings\.consumerfleet\.io: this cluster does not have the CRD"):
         open_api(str(quiet_api.kubeconfig), None, "default").list(absent, "default")
     config = yaml.safe_load(quiet_api.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

@@ -1,8 +1,8 @@
 """Assignors: pure functions that compute an assignment from a cluster's partitions and the members' subscriptions.
 
 The group's leader runs an assignor. Custom assignors implement `Assignor` and are named as `module:Class`; `load` finds
-built-in and custom assignors. An assignor has no I/O and no clock. It may be slow, because heartbeats continue while it
-runs.
+built-in and custom assignors. An assignor does no I/O and reads no clock. It may be slow, because the member sends
+heartbeats while it runs.
 """
 
 from fleet_consumer.assignors.interface import (

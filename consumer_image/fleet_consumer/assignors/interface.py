@@ -10,7 +10,8 @@ from typing import Protocol, runtime_checkable
 
 
 class RebalanceProtocol(Enum):
-    """EAGER members revoke all partitions before a rebalance, COOPERATIVE members only those that move (KIP-429)."""
+    """EAGER members revoke all partitions before a rebalance; COOPERATIVE members revoke only moving partitions
+    (KIP-429)."""
 
     EAGER = 0
     COOPERATIVE = 1
@@ -22,7 +23,7 @@ COOPERATIVE = RebalanceProtocol.COOPERATIVE
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The existing topics: their partition counts and, if known, the racks of each partition's replicas, in order."""
+    """The existing topics: partition counts and, if known, the replica racks of each partition, by partition number."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]] | None = None
@@ -33,8 +34,7 @@ class Subscription:
     """One member's subscription (`ConsumerPartitionAssignor.Subscription`).
 
     `owned` and `generation` (-1: unknown) are the member's previous assignment; `owned` is empty for eager members.
-    `user_data` is the result of `subscription_user_data` of the member's assignor. `instance_id` is None for dynamic
-    members.
+    `user_data` is the result of the member's `subscription_user_data`. `instance_id` is None for dynamic members.
     """
 
     topics: Sequence[str]
@@ -47,7 +47,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One member's partition numbers, keyed by topic, and bytes that only the assignor interprets."""
+    """One member's partition numbers, keyed by topic, and `user_data`: bytes that only the assignor interprets."""
 
     partitions: Mapping[str, Sequence[int]]
     user_data: bytes | None = None
@@ -57,21 +57,21 @@ class Assignor(Protocol):
     """The interface of an assignor (Java: `ConsumerPartitionAssignor`).
 
     One object serves one consumer for the consumer's whole life. `on_assignment` may store state, but the result of
-    `assign` must not depend on the time of the call. Calls do not overlap, but `assign` runs on another thread than the
-    other methods.
+    `assign` must not depend on the time of the call. Calls do not overlap, but `assign` runs on a different thread from
+    the other methods.
 
-    A user's class needs `name` and `assign`; `loading.complete` adds the rest with Java's defaults. A COOPERATIVE
-    assignor must not assign a partition that another member still has in `owned`. It leaves the partition unassigned,
-    and the next rebalance assigns it (KIP-429).
+    A user's class needs `name` and `assign`; `loading.complete` adds the other attributes with Java's defaults. A
+    COOPERATIVE assignor must not assign a partition that another member still has in `owned`. Such a partition stays
+    unassigned until the next rebalance (KIP-429).
     """
 
     @property
     def name(self) -> str:
-        """The name by which members agree on the assignor."""
+        """The protocol name that all members must have in common."""
 
     @property
     def version(self) -> int:
-        """The version of the user data."""
+        """The version of the user data format."""
 
     @property
     def protocol(self) -> RebalanceProtocol:
@@ -89,11 +89,11 @@ class Assignor(Protocol):
 
 @runtime_checkable
 class TakesRates(Protocol):
-    """Optional method of an assignor that balances load. Rates are measured only if one of the assignors has it."""
+    """An assignor that balances load. Rates are measured only if at least one configured assignor has `on_rates`."""
 
     def on_rates(self, rates: Mapping[str, Mapping[int, float]]) -> None:
         """Receive the rates of owned partitions in records per second, keyed by topic and partition number.
 
-        The polling thread calls this about every ten seconds, possibly while another method runs. So only store the
-        mapping; the caller never modifies it later. A partition appears once it has been observed for half a minute.
+        The polling thread calls this method about every ten seconds, possibly while another method runs. So only store
+        the mapping; the caller never modifies it afterwards. A partition appears after half a minute of observation.
         """

@@ -31,11 +31,11 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 """Java's defaults for attributes and methods that a user's assignor omits."""
 _OPTIONAL: Final = ("on_rates",)
-"""Methods without a default, which are called only if the assignor has them."""
+"""Optional methods without a default; they are called only if the assignor defines them."""
 
 
 class AssignorUnknown(Exception):
-    """The name is not that of a built-in assignor, or the named module or class cannot be loaded."""
+    """No built-in assignor has this name, or the named module or class cannot be loaded."""
 
     reason = "AssignorUnknown"
 
@@ -47,9 +47,10 @@ class AssignorInvalid(AssignorUnknown):
 
 
 def load(name: str) -> Assignor:
-    """Create a built-in assignor by name, or a custom one from `package.module:Class`; the class gets no arguments.
+    """Create a built-in assignor by name, or a custom assignor from `package.module:Class`, without arguments.
 
-    Raises AssignorUnknown if it cannot be found or imported, AssignorInvalid if it cannot be created or is not valid.
+    Raises AssignorUnknown if the class cannot be found or imported, AssignorInvalid if it cannot be instantiated or is
+    not a valid assignor.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
@@ -76,7 +77,7 @@ def load(name: str) -> Assignor:
 
 def complete(candidate: object, label: str) -> Assignor:
     """Validate an assignor, and add defaults for missing attributes; only `name` (a string) and `assign` are required.
-    Errors call the assignor `label`. Raises AssignorInvalid."""
+    `label` is the assignor's name in error messages. Raises AssignorInvalid."""
     words = ("name", "assign", *_DEFAULTS)
     own = {word: value for word in words if (value := _attribute(candidate, label, word)) is not None}
     more = {word: value for word in _OPTIONAL if (value := _attribute(candidate, label, word)) is not None}
@@ -100,5 +101,5 @@ def complete(candidate: object, label: str) -> Assignor:
 def _attribute(candidate: object, label: str, word: str) -> object:
     try:
         return getattr(candidate, word, None)
-    except Exception as cause:  # a property is the user's code too
+    except Exception as cause:  # a property runs the user's code, which may raise anything
         raise AssignorInvalid(f"assignor {label!r}: reading {word} raised {type(cause).__name__}: {cause}") from cause

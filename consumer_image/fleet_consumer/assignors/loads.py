@@ -1,13 +1,12 @@
-"""The search for plans by weight: it balances the loads of members with few moves of partitions.
+"""Planning by weight: balances the members' loads with few partition moves.
 
 Partitions and members are numbered from 0. Weights are integers, so that sums and ties are the same on every leader.
 
-The fair share is the mean load per member. It does not count partitions heavier than the fair share, nor the members
-that own these partitions. The bound is the greater of the fair share and the heaviest partition; in every plan, the
-largest load is at least the bound. A member above 1.15 times the bound gives up partitions until it has at most 1.05
-times the bound. A member below half of the fair share, such as a new member, takes partitions until it has 0.95 times
-the fair share. Small differences move no partitions, because the limits are far apart, and because the worst load among
-the members involved must change by at least a tenth.
+The fair share is the mean load per member, excluding partitions heavier than the fair share and one member for each of
+them. The bound is the greater of the fair share and the heaviest partition; no plan has a largest load below the bound.
+A member above 1.15 times the bound gives up partitions until it has at most 1.05 times the bound. A member below half
+of the fair share, such as a new member, takes partitions until it has 0.95 times the fair share. Small differences move
+no partitions: the limits are far apart, and the worst load among the members involved must improve by at least a tenth.
 """
 
 import heapq
@@ -18,13 +17,14 @@ from typing import Final, NamedTuple
 
 HUNDRED: Final = 100
 HIGH, INNER_HIGH, INNER_LOW, LOW = 115, 105, 95, 50
-"""Limits of loads in percent: `HIGH` and `INNER_HIGH` of the bound, `INNER_LOW` and `LOW` of the fair share."""
+"""Load limits in percent. `HIGH` and `INNER_HIGH` are relative to the bound, `INNER_LOW` and `LOW` to the fair
+share."""
 MEANINGFUL: Final = 10
-"""Minimum change of a load, in percent, for which partitions move."""
+"""Minimum improvement of a load, in percent, that justifies moving partitions."""
 PARTNERS: Final = 8
-"""Maximum number of possible partners (the other member of a move) that are compared."""
+"""Maximum number of members that are compared as partner (the other member) of a move."""
 SWAP_PARTNERS: Final = 3
-"""The same limit for swaps. It is lower, because many swaps are possible with each partner."""
+"""Maximum number of members that are compared as partner of a swap. Low, because each partner allows many swaps."""
 PASSES: Final = 10
 NOBODY: Final = -1
 
@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Loads:
-    """A plan in progress. All partitions of a kind can go to the same members: those in `takers[kind]`."""
+    """A plan in progress. Partitions of one kind may go to the same members, which are listed in `takers[kind]`."""
 
     weights: Sequence[int]
     kinds: Sequence[int]
@@ -79,7 +79,7 @@ class Loads:
         self.inner_low, self.low = self.fair * INNER_LOW // HUNDRED, self.fair * LOW // HUNDRED
 
     def give(self, partition: int, member: int) -> None:
-        """Move a partition from its owner, if any, to `member`. If that is `NOBODY`, the partition loses its owner."""
+        """Move a partition from its owner, if any, to `member`; `NOBODY` leaves the partition without an owner."""
         before, entry = self.owner[partition], (self.weights[partition], partition)
         kind = self.kinds[partition]
         if before != NOBODY:
@@ -182,7 +182,7 @@ def _carry_out(loads: Loads, step: Step) -> Step:
 
 
 def _stands(loads: Loads, step: Step) -> bool:
-    """True if both members still own the partitions that the step gave them."""
+    """True if both members still own the partitions that they received in this step."""
     return loads.owner[step.given] == step.taker and (step.back is None or loads.owner[step.back] == step.giver)
 
 
@@ -198,18 +198,18 @@ Pair = tuple[int, int, int]
 
 
 def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
-    """Return the best step that relieves or fills a member; None if no step brings both loads closer together.
+    """Return the step that best relieves or fills the member, or None if no step reduces the difference between two
+    loads.
 
-    Swaps are tried only if no move helps, or if the best move covers at least half of the need but still leaves a load
-    beyond its limit. After a smaller move, further moves can follow.
+    Swaps are tried only if no move helps, or if the best move covers at least half of the need but leaves a load
+    outside its limit. A smaller move is made without trying swaps, because further moves can follow.
     """
     high, low, load = loads.inner_high, loads.inner_low, loads.load
     need = load[member] - high if relieved else low - load[member]
 
     def score(step: Step) -> tuple[int, int, int, bool, int, int, int]:
         giver, taker = load[step.giver] - step.gain, load[step.taker] + step.gain
-        # The first criterion is by how much both members together are beyond the limits, the second is the partner's
-        # share of this sum.
+        # Criteria, in order: the total load of both members outside the limits, then the partner's part of this total.
         if relieved:
             at_partner = max(0, taker - high)
             return max(0, giver - high) + at_partner, at_partner, max(giver, taker, high), *_cost(step, step.taker)
@@ -234,12 +234,13 @@ def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
 
 
 def _cost(step: Step, partner: int) -> tuple[bool, int, int, int]:
-    """Return the sort key of equally good steps: fewer partitions first, then smaller gains, then member order."""
+    """Return a sort key for equally good steps: fewer partitions first, then the smaller gain, then the partner's
+    number."""
     return step.back is not None, step.gain, partner, step.given
 
 
 def _pairs(loads: Loads, member: int, *, relieved: bool) -> Iterator[Pair]:
-    """Yield `member` with each possible partner: takers with the lowest load first, or givers with the highest."""
+    """Yield pairs of `member` and a possible partner: takers by increasing load, or givers by decreasing load."""
     load, order = loads.load, loads.order
     if relieved:
         kinds = [kind for kind, entries in sorted(loads.stock[member].items()) if entries]
@@ -252,14 +253,14 @@ def _pairs(loads: Loads, member: int, *, relieved: bool) -> Iterator[Pair]:
 
 
 def _wanted(loads: Loads, giver: int, taker: int) -> tuple[int, ...]:
-    """Return the gains that make both loads even, or that bring one load just within a limit."""
+    """Return gains that would make both loads equal or bring one of them exactly to a limit."""
     high, low = loads.inner_high, loads.inner_low
     a, b = loads.load[giver], loads.load[taker]
     return (a - b) // 2, a - high, high - b, low - b, a - low
 
 
 def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
-    """Yield moves of partitions whose weights are closest to a wanted gain."""
+    """Yield moves of the partitions with the weights closest to a wanted gain."""
     entries, gap = loads.stock[giver][kind], loads.load[giver] - loads.load[taker]
     if entries[0][0] >= gap:
         return
@@ -271,7 +272,7 @@ def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
 
 
 def _swaps(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
-    """Yield, for each weight among the giver's partitions, the swaps that come closest to making both loads even."""
+    """Yield, for each weight among the giver's partitions, the swaps that make the two loads most nearly equal."""
     entries, gap, at = loads.stock[giver][kind], loads.load[giver] - loads.load[taker], 0
     returns = [others for back, others in sorted(loads.stock[taker].items()) if others and loads.may(giver, back)]
     while at < len(entries):

@@ -1,12 +1,12 @@
 """Functions shared by assignors: Java's order of members and topics, racks, and a pause of the garbage collector.
 
-Leaders written in other languages must make the same plan, so the order is part of the contract.
+Leaders in other languages must compute the same plan, so this order is part of the contract.
 
 Fetching from a replica in the same rack is cheaper and faster (KIP-392), and assignors prefer it since KIP-881.
 Balanced counts take precedence over racks. A member without a rack counts as near every replica.
 
-A large plan has a million small lists, one for each member and topic, and none of them is garbage. Without the pause,
-garbage collections that found nothing took more than half of the planning time.
+A large plan has a million small lists, one for each member and topic, and none of these lists is garbage. Without the
+pause, useless garbage collections took more than half of the planning time.
 """
 
 import gc
@@ -50,7 +50,7 @@ NOWHERE: Final[frozenset[str]] = frozenset()
 
 
 def partition_racks(cluster: ClusterView, topic: str) -> list[frozenset[str]]:
-    """Return the racks of the replicas of each partition of a topic; empty sets where they are unknown."""
+    """Return the replica racks of each partition of a topic; an empty set if unknown."""
     known = list(cluster.racks.get(topic, ())) if cluster.racks else []
     count = cluster.partitions.get(topic, 0)
     return known[:count] + [NOWHERE] * (count - len(known))

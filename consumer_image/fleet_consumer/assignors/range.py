@@ -4,8 +4,8 @@ Equal partition numbers of co-partitioned topics go to the same member, but the 
 topic. Plans are the same as those of `org.apache.kafka.clients.consumer.RangeAssignor`. If racks make a difference
 (KIP-881), partitions first go to members near a replica, within the same quotas; the pieces are then not contiguous.
 
-In that case Java walks over all members for each partition. Here, each rack has its own queues of members and
-partitions in the same order, and used entries are skipped only once. The plan is exactly the same.
+For rack-aware plans, Java visits all members for each partition. Here, each rack has its own queues of members and
+partitions in Java's order, and used entries are skipped only once. The plan is exactly the same as Java's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,9 +57,9 @@ def _near(
 ) -> Shares | None:
     """Return the plan that prefers near replicas, or None if racks make no difference for any topic.
 
-    Topics with the same members and partition counts are assigned together, so that equal partition numbers stay at the
-    same member. Topics whose members all lack a rack are not assigned together, because Java's rack-aware step leaves
-    them out.
+    Topics with the same members and partition counts are assigned together, so that equal partition numbers go to the
+    same member. Topics whose members all lack a rack are not assigned together, because Java's rack-aware step ignores
+    these topics.
     """
     racks = {member: joined.rack for member, joined in subscriptions.items() if joined.rack}
     if not racks or not cluster.racks:
@@ -94,8 +94,8 @@ def _near(
 class TopicShares:
     """The partitions of one topic that each member has received, and the members' remaining quotas.
 
-    A quota is the partition count div the number of members. The first members to use up their quota may have one more
-    partition, until the remainder of this division is used up.
+    A quota is the partition count div the number of members. The first members that reach their quota may get one more
+    partition, until the remainder of the division is used up.
     """
 
     def __init__(self, count: int, members: Sequence[str], racks: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ class TopicShares:
             self._taken[number] = 1
 
     def next_partitions(self, row: Iterable[int], room: int) -> list[int]:
-        """Return at most `room` free partitions of `row`, an iterator, which is consumed."""
+        """Return at most `room` free partitions from the iterator `row`, consuming it."""
         found: list[int] = []
         if room:
             for number in row:
@@ -134,7 +134,8 @@ class TopicShares:
 
 
 def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
-    """Give each member in turn the first free partitions near it, or any free partitions if it has no rack."""
+    """Give each member in turn the first free partitions with a replica in its rack, or any free partitions if it has
+    no rack."""
     rows = {
         rack: iter([number for number, spots in enumerate(where) if rack in spots])
         for rack in {state.racks[member] for member in state.members if member in state.racks}
@@ -148,7 +149,7 @@ def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
 
 
 def share_alike(states: Sequence[TopicShares], where: Sequence[Sequence[frozenset[str]]]) -> None:
-    """Assign each partition number of all these topics to the first member that is near all of these partitions. The
+    """Assign each partition number, in all these topics, to the first member whose rack has a replica of every one. The
     topics have the same members and partition counts, so their remaining quotas are also the same."""
     first = states[0]
     waiting: dict[str | None, list[int]] = {}

@@ -4,8 +4,8 @@ A level is the logarithm of a rate. With eight levels per doubling, a rate is ac
 partition. A thousand partitions of one topic need about a thousand bytes.
 
 A member reports the levels that it measured (`own`) and, if the last plan made it a keeper, the levels of that plan
-(`kept`). Without keepers, the level of a moving partition, which has no owner for one rebalance, and the levels
-measured by a leaving member would be lost.
+(`kept`). Without keepers, two kinds of levels would be lost: those measured by a leaving member, and that of a moving
+partition, which has no owner for one rebalance.
 
     report:  version (1 byte: 1), section `own`, section `kept`
     section: number of topics, then each topic
@@ -37,11 +37,12 @@ UNIT_LEVEL: Final = 81
 records per second."""
 LEVEL_MAX: Final = 255
 SECTION_BYTES_MAX: Final = 32 * 1024
-"""Maximum bytes of each section, `own` and `kept`. If a section would be larger, the least busy topics are left out."""
+"""Maximum size in bytes of each section (`own`, `kept`). To stay below this size, the least busy topics are left
+out."""
 NUMBER_MAX: Final = 2**31 - 1
 TOLERANCE: Final = 6
-"""A rate must change by more than this many levels (a factor of 1.7) to affect a plan. Noise of 20 % is three levels.
-If most partitions have such noise upwards, a partition with such noise downwards differs from them by six levels."""
+"""A rate must change by more than this many levels (a factor of 1.7) to affect a plan. Noise of 20 % is three levels,
+so two partitions with noise in opposite directions differ by six levels."""
 
 
 def level_of(rate: float) -> int:
@@ -53,7 +54,7 @@ def level_of(rate: float) -> int:
 
 
 WEIGHTS: Final = (0, *(round(2 ** (14 + (level - UNIT_LEVEL) / STEPS)) for level in range(1, LEVEL_MAX + 1)))
-"""The rate of each level as an integer, so that a sum does not depend on the order of its terms."""
+"""The rate of each level as an integer; unlike floats, integers have the same sum in any order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(data: bytes | None) -> Report:
-    """Decode a report. Returns `NO_REPORT` if there is none, or if the bytes are damaged or of another version."""
+    """Decode a report. Returns `NO_REPORT` if `data` is empty, damaged or in an unknown version."""
     if not data or data[0] != VERSION:
         return NO_REPORT
     try:
@@ -85,9 +86,8 @@ def steady(measured: Levels, former: Levels) -> dict[str, dict[int, int]]:
     """Return the levels to plan with. A partition keeps its former level unless its share of the load has changed by
     more than `TOLERANCE`.
 
-    If the load of the whole group rises or falls, shares do not change, so the median difference of levels is
-    subtracted. As long as all partitions keep their former levels, the plan remains exactly the same, whatever the
-    noise.
+    A change in load that all partitions have in common does not change their shares, so the median difference of levels
+    is subtracted. As long as all partitions keep their former levels, noise does not change the plan.
     """
     before = {topic: dict(levels) for topic, levels in former.items()}
     differences = [
@@ -142,7 +142,7 @@ def _number(value: int) -> bytes:
 
 
 def _read_section(data: bytes, at: int) -> tuple[dict[str, dict[int, int]], int]:
-    """Return the levels and the position after the section. Memory use stays proportional to the size of the data."""
+    """Return the levels and the position after the section. Memory use is proportional to the size of the data."""
     levels: dict[str, dict[int, int]] = {}
     topics, at = read_uvarint(data, at)
     for _ in range(topics):

@@ -1,7 +1,7 @@
 """Round robin: the partitions of all topics are dealt to the members in rotation.
 
-With many small topics, plans are more balanced than those of range, but when a member leaves, nearly all partitions
-move. Plans are the same as those of `org.apache.kafka.clients.consumer.RoundRobinAssignor`, which also ignores racks.
+With many small topics, plans are more balanced than with range, but nearly all partitions move when a member leaves.
+Plans are the same as those of `org.apache.kafka.clients.consumer.RoundRobinAssignor`, which also ignores racks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class RoundRobinAssignor:
 
 def _deal(topic: str, count: int, circle: Sequence[int], shares: Sequence[dict[str, list[int]]]) -> None:
     """Deal one topic's partitions to its subscribers in the order of `circle`. Each member's share is an arithmetic
-    sequence, so it is built without a step per partition."""
+    sequence, so no loop over the partitions is needed."""
     if count <= len(circle):
         for seat, place in enumerate(circle[:count]):
             shares[place][topic] = [seat]

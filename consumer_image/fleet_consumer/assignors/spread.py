@@ -6,11 +6,11 @@ distance (near a replica or not). So a million partitions become a few numbers; 
 afterwards.
 
 `steal` balances counts as far as subscriptions allow: members with fewer partitions take from other members, along
-chains if necessary. Member u can give to member v if u has a partition that v may have. If no chain leads from a member
-to one with at least two partitions fewer, the counts are optimal (Harvey et al., semi-matchings). Members are settled
-in the order of their counts, the lowest first. If no chain leads to the lowest member from a member with two partitions
-more, the lowest member and all members with a chain to it are settled and never visited again. So all searches together
-visit each kind a few times, not once per member.
+chains if necessary. Member u can give to member v if u has a partition that v may have. The counts are optimal if no
+chain leads from one member to another that has at least two partitions fewer (Harvey et al., semi-matchings). Members
+are settled in the order of their counts, the lowest first. Suppose no member with at least two partitions more has a
+chain to the lowest member. Then the lowest member and all members with a chain to it are settled, and never visited
+again. So all searches together visit each kind a few times, not once per member.
 
 `exchange` then reduces distance and moves without changing the balance. The plan is a flow of partitions to members.
 Among flows with optimal counts, the cheapest flow has no cycle of exchanges with negative cost (Klein); the
@@ -31,9 +31,9 @@ from typing import Final
 class Spread:
     """Partition counts for each member and kind, both numbered from 0.
 
-    `sizes` counts the partitions of each kind; `takers` lists, in order, the members that may have a kind; `far` are
-    the members without a replica of a kind in their rack. `owned` is each member's previous share by kind, `given` its
-    share in this plan, and `load` the sum of `given`.
+    `sizes` counts the partitions of each kind; `takers` lists, in order, the members that may own each kind; `far` are
+    those whose rack has no replica of the kind. `owned` is each member's previous share by kind, `given` its share in
+    this plan, and `load` the sum of `given`.
     """
 
     sizes: Sequence[int]
@@ -65,15 +65,16 @@ class Spread:
         self.give(kind, taker, 1)
 
     def surplus(self, kind: int, member: int) -> int:
-        """Return the number of partitions that the member did not own before. Taking these away costs no move."""
+        """Return how many more partitions of this kind the member has than before (negative: fewer). Taking a surplus
+        away does not count as a move."""
         return self.given[member].get(kind, 0) - self.owned[member].get(kind, 0)
 
 
 def place(spread: Spread) -> None:
     """Assign the free partitions to the members with the fewest partitions, up to a common level.
 
-    Kinds with few takers are assigned first, because they have the least choice. If members are near a replica, only
-    these members get partitions of the kind.
+    Kinds with few possible members are assigned first. If any of these members are near a replica, only they get
+    partitions of the kind.
     """
     handed = [0] * len(spread.sizes)
     for given in spread.given:
@@ -111,8 +112,8 @@ def _pour(spread: Spread, kind: int, members: Sequence[int], rest: int) -> None:
 
 
 def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
-    """Return shares of `total` that differ by at most one, for members that may all have every partition. Members that
-    own more than the smaller share get the larger shares first, so that the fewest partitions move."""
+    """Divide `total` into shares that differ by at most one, for members that may all own every partition. The larger
+    shares go first to members that own more than the smaller share, so that the fewest partitions move."""
     base, larger = divmod(total, len(owned))
     quotas = [base] * len(owned)
     full = [member for member, count in enumerate(owned) if count > base]
@@ -123,11 +124,11 @@ def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
 
 
 Path = dict[int, tuple[int, int]]
-"""For each member found: the kind of which it can give a partition, and the member that takes the partition."""
+"""For each member that was found: the kind of the partition it gives, and the member that receives this partition."""
 
 
 def steal(spread: Spread) -> None:
-    """Move partitions until no chain of moves balances the counts better."""
+    """Move partitions along chains until no chain improves the balance of the counts."""
     load = spread.load
     settled = [False] * len(load)
     queue = [(count, member) for member, count in enumerate(load)]
@@ -158,7 +159,8 @@ def steal(spread: Spread) -> None:
 
 
 def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]:
-    """Give this member partitions of members with the highest counts. Returns the members whose counts changed."""
+    """Give this member partitions from the members with the highest counts. Returns the members whose counts
+    changed."""
     load, mine = spread.load, frozenset(spread.kinds_of[member])
     givers = [
         (-load[other], other)
@@ -179,8 +181,8 @@ def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]
 
 
 def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
-    """Return the best kind to move. Criteria, in this order: the giver has more of it than before, the taker is near a
-    replica, the taker has less of it than before, the giver has the most of it."""
+    """Return the best kind to move. Criteria, in order: the giver has more partitions of this kind than before; the
+    taker is near a replica; the taker has fewer of this kind than before; the giver has the most of this kind."""
     return min(
         kinds,
         key=lambda kind: (
@@ -196,8 +198,8 @@ def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> i
 def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
     """Return the members from which chains lead to `member`, shortest chains first, and the best of these members.
 
-    The best has the most partitions among the nearest members that have at least two more than `member`. It is None if
-    no member has so many.
+    Among the nearest members with at least two partitions more than `member`, the best has the most partitions. It is
+    None if no member has two more.
     """
     load = spread.load
     holders = _holders(spread)
@@ -234,8 +236,8 @@ def is_settled(spread: Spread) -> bool:
     """True if it is certain, without a search, that no plan with optimal counts moves fewer partitions.
 
     This is certain if no member is far from its partitions, if all moves are needed because they lower a member's
-    count, and if no member whose count was lowered could swap counts with a member whose count was raised. (A sum of
-    convex functions over the optimal counts has no other local minima.)
+    count, and if no member with a lowered count could swap counts with a member with a raised count. (A sum of convex
+    functions over the optimal counts has no other local minima.)
     """
     if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
         return False
@@ -252,9 +254,9 @@ def is_settled(spread: Spread) -> bool:
 
 FAR_COST: Final = 1 << 32
 EFFORT: Final = 10_000_000
-"""Maximum number of exchanges to examine; examining so many takes seconds. Counts are optimal even at this limit, and a
-later rebalance may still reduce moves or distance. Only large groups with hundreds of different subscriptions and
-unequal racks reach the limit."""
+"""Maximum number of exchanges to examine, which takes seconds. Counts are optimal even at this limit, and a later
+rebalance may still reduce moves or distance. Only large groups with hundreds of different subscriptions and uneven
+racks reach the limit."""
 
 
 def exchange(spread: Spread) -> None:
@@ -277,9 +279,9 @@ class _Graph:
     """The graph of possible exchanges. Its nodes are the members, then the kinds, then one node for each count of
     partitions that members have.
 
-    On an arc from a member to a kind, the member gives a partition; on an arc from a kind to a member, the member takes
-    a partition. Arcs lead to the node of a count from the members with that count, one of which gains a partition, and
-    from the node to the members with one partition more, one of which loses a partition.
+    An arc from a member to a kind means that the member gives a partition; an arc from a kind to a member, that the
+    member takes a partition. An arc from a member to the node of its count means that the member gains a partition. An
+    arc from this node to a member with one partition more means that this member loses a partition.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -295,7 +297,7 @@ class _Graph:
         self._before = list(range(size))
 
     def relax(self) -> bool:
-        """Relax all arcs once. Returns False if no distance improves, which means that no cycle is negative."""
+        """Relax all arcs once. Returns False if no distance improves, because then no cycle has a negative cost."""
         changed = False
         for kind, members in enumerate(self._spread.takers):
             changed |= self._relax_kind(kind, members)
@@ -329,8 +331,8 @@ class _Graph:
         return True
 
     def cycles(self) -> Iterator[list[int]]:
-        """Yield the cycles among the predecessors. All of them are negative, and they share no node, so carrying out
-        one leaves the others valid."""
+        """Yield the cycles among the predecessors. All have a negative cost. They share no node, so carrying out one
+        cycle leaves the others valid."""
         seen_in = [-1] * len(self._before)
         for start in range(len(self._before)):
             node = start
@@ -345,7 +347,8 @@ class _Graph:
                 yield cycle[::-1]
 
     def carry_out(self, cycle: Sequence[int]) -> None:
-        """Move partitions along a cycle: as many as have the same cost, or one if the cycle changes members' counts."""
+        """Move partitions along a cycle: as many as can move at the same cost, or one if the cycle changes members'
+        counts."""
         arcs = [*zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         gifts = [(member, kind - self._first_kind) for member, kind in arcs if self._is_kind(kind)]
         takes = [(member, kind - self._first_kind) for kind, member in arcs if self._is_kind(kind)]

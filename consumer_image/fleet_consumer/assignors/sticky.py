@@ -1,14 +1,14 @@
-"""The sticky assignors. Members with `sticky` revoke all partitions before a rebalance, members with
-`cooperative-sticky` only the partitions that move (KIP-429).
+"""The sticky assignors. Members with `sticky` revoke all partitions before a rebalance; members with
+`cooperative-sticky` revoke only moving partitions (KIP-429).
 
-Both assignors make the same plan. Groups may also have Java members with the assignor of the same name, because the
-user data has the same format. Where Java's plan depends on the order of its hash maps, this plan uses the order of
-names; counts and invariants are the same.
+Both assignors make the same plan. The group may include Java members with the same assignor, because the user data has
+the same format. Java's plan partly depends on the order of hash maps; this plan uses the order of names instead. Counts
+and invariants are the same.
 
-Members with `sticky` have revoked all partitions when they join, so the user data has their previous partitions
-(`StickyAssignorUserData` version 1: partitions by topic, then the generation; version 0 lacks the generation).
-`cooperative-sticky` needs only the generation in the user data, for subscription versions without a field for it.
-Unreadable user data raises no error; its member counts as having owned no partitions.
+Members with `sticky` own no partitions when they join, so their user data lists their previous partitions
+(`StickyAssignorUserData` version 1: partitions by topic, then the generation; version 0 lacks the generation). With
+`cooperative-sticky`, the user data has only the generation, for subscription versions without a generation field.
+Unreadable user data raises no error; the member is treated as having owned no partitions.
 """
 
 import struct
@@ -32,7 +32,8 @@ _INT32: Final = struct.Struct(">i")
 _TWO_INT32: Final = struct.Struct(">ii")
 _UINT16: Final = struct.Struct(">H")
 MOST_FORMS: Final = 64
-"""Maximum number of cached layouts. If members have more layouts, parsing each member's data separately is as fast."""
+"""Maximum number of cached layouts. With more layouts, a cache would not be faster than parsing each member's data
+separately."""
 NOTHING: Final = Claim({}, UNKNOWN_GENERATION)
 
 
@@ -47,15 +48,15 @@ def encode_sticky(owned: Mapping[str, Sequence[int]], generation: int) -> bytes:
 
 
 class StickyReader:
-    """A leader's parser of many members' user data. Thousands of members send the same topics, in a balanced group even
-    the same layout. Names and layouts are cached, and data with a known layout is parsed in one step."""
+    """A leader's parser of many members' user data. Thousands of members send the same topics, and often the same
+    layout. So names and layouts are cached, and data with a known layout is parsed in one step."""
 
     def __init__(self) -> None:
         self._topics: dict[bytes, str] = {}
         self._forms: dict[int, _Form | None] = {}
 
     def parse(self, data: bytes | None) -> Claim:
-        """Parse version 1, or version 0, which lacks the generation. Returns `NOTHING` for all other bytes."""
+        """Parse version 1 or version 0 (without generation). Returns `NOTHING` for all other bytes."""
         if not data:
             return NOTHING
         form = self._forms.get(len(data))
@@ -111,12 +112,12 @@ class _Form:
 
 
 def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequence[int]], int]:
-    """Parse the partitions by topic. Returns them and the position after them. Memory use stays proportional to the
-    size of the data.
+    """Parse the partitions, keyed by topic. Returns the partitions and the position after them. Memory use is
+    proportional to the size of the data.
 
     A leader parses a million of these entries, most of them with one partition. So a partition count and the first
-    number are read in one step; four padding bytes make that safe at the end. An impossible name length is detected
-    only when the position has passed the end of the data.
+    number are read together; four padding bytes prevent a read past the end. A name length that is too large is
+    detected only after the position has passed the end of the data.
     """
     length_of_name, two_ints, size = _UINT16.unpack_from, _TWO_INT32.unpack_from, len(data)
     padded = data + bytes(_INT32.size)
@@ -186,7 +187,8 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Makes the plan of `sticky` in two rebalances, because a partition that moves has no owner in between."""
+    """Makes the plan of `sticky`, but in two rebalances: a moving partition is revoked in the first and assigned in the
+    second."""
 
     name = "cooperative-sticky"
     version = 0
@@ -196,7 +198,8 @@ class CooperativeStickyAssignor:
         self._generation = UNKNOWN_GENERATION
 
     def subscription_user_data(self, topics: Sequence[str]) -> bytes | None:
-        """Return the generation as Java encodes it, for leaders that do not read it from the subscription."""
+        """Return the generation in Java's encoding, for leaders that do not read the subscription's generation
+        field."""
         return _INT32.pack(self._generation)
 
     def assign(self, cluster: ClusterView, subscriptions: Mapping[str, Subscription]) -> dict[str, Assignment]:

@@ -1,16 +1,17 @@
 """The plan of the sticky assignors. Its priorities are balance, then rack locality, then stickiness.
 
 Planning has three steps: validate the claims; compute how many partitions of each kind each member gets; let each
-member keep that many of its previous partitions, and deal out the rest. No step depends on the order in which members
-are listed, so every leader makes the same plan. Java prefers to return a partition to its owner of an earlier
-generation; this plan ignores older owners once a claim is settled.
+member keep up to that many of its previous partitions, and deal out the rest. No step depends on the order in which
+members are listed, so every leader makes the same plan. Java prefers to return a partition to an owner from an earlier
+generation; this plan considers only the latest owner.
 
-Partitions of one kind can go to the same members, at the same distance, so a million partitions become a few numbers.
-If all subscriptions are equal and racks do not matter, there is one kind. If one member has another subscription, there
-are two or three kinds. There are as many kinds as topics only if every member subscribes to different topics.
+All partitions of one kind may go to the same members, at the same distance, so a million partitions become a few
+numbers. If all subscriptions are equal and racks do not matter, there is one kind. If one member has a different
+subscription, there are two or three kinds. Only if every member subscribes to different topics, there are as many kinds
+as topics.
 
 Partitions are dealt in the order of topic names, then numbers, to members in rotation. Adjacent partitions go to
-different members, so that a busy topic loads all members. Shares are cut with slices, because a step for each of a
+different members, so that a busy topic loads all members. Shares are built with Python slices, because a loop over a
 million partitions would take too long.
 
 Decision: docs/decisions/0006-sticky-plans.md.
@@ -28,8 +29,8 @@ from fleet_consumer.assignors.spread import Spread, even_quotas, exchange, is_se
 class Claim:
     """The partitions that a member claims, and the generation that assigned them (-1: unknown).
 
-    A claim may name a deleted or unsubscribed topic, a partition that no longer exists, or a partition that other
-    members claim, too, because members that missed a rebalance still claim their old partitions.
+    A claim may name a deleted or unsubscribed topic or a partition that no longer exists. Several members may claim the
+    same partition, because members that missed a rebalance still claim their old partitions.
     """
 
     owned: Mapping[str, Sequence[int]]
@@ -40,8 +41,8 @@ class Claim:
 class Holdings:
     """The result of validating the claims.
 
-    - `kept`: for each member, the partition numbers that it validly claims, keyed by topic.
-    - `free`: the partitions without an owner in order, keyed by topic.
+    - `kept`: each member's validly claimed partition numbers, keyed by topic.
+    - `free`: the sorted numbers of partitions without an owner, keyed by topic.
     - `contested`: the free partitions that are still claimed, for example by two members with the same generation, or
       by a member that unsubscribed. All claimants must revoke them before a new owner may receive them (KIP-429).
     """
@@ -125,7 +126,7 @@ class GroupBefore:
 def group_before(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim]
 ) -> GroupBefore:
-    """Validate topics and claims; the result does not depend on the order in which members and topics are listed."""
+    """Validate topics and claims; the result does not depend on the order of members and topics in the arguments."""
     members = sorted(subscriptions, key=java_key)
     subscribed = _subscribed(subscriptions[member].topics for member in members)
     counts = {
@@ -155,7 +156,7 @@ class Kinds:
     far: list[frozenset[int]]
 
     def tally(self, owned: Mapping[str, Sequence[int]]) -> dict[int, int]:
-        """Return how many of these partitions belong to each kind; kinds without any of them are left out."""
+        """Count these partitions by kind; kinds without such partitions are left out."""
         if len(self.sizes) == 1:
             count = sum(map(len, owned.values()))
             return {0: count} if count else {}
@@ -245,11 +246,11 @@ class Cards:
 
 
 def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[tuple[int, Cards]]:
-    """Deal all cards (partitions) to members, one table after the other. A table lists pairs of a member and the number
-    of cards that it needs.
+    """Deal all cards (partitions) to members, one table after the other. A table is a list of pairs: a member and the
+    number of cards it needs.
 
     At a table, each member gets one card per round until it has enough. The needs must add up to the number of cards.
-    Yields each member with its cards, in the order in which they were dealt.
+    Yields each member with its cards in dealing order.
     """
     hands: dict[int, Cards] = {}
     at = 0
@@ -267,7 +268,7 @@ def deal(cards: Cards, tables: Iterable[Sequence[tuple[int, int]]]) -> Iterator[
 
 
 def put(hand: Cards, share: dict[str, list[int]]) -> None:
-    """Add a hand (the cards dealt to a member) to the member's share, with numbers in order within each topic."""
+    """Add a hand (the cards dealt to a member) to the member's share; sorts the partition numbers of each topic."""
     fresh = dict.fromkeys(hand.topics)
     if len(fresh) == len(hand) and share.keys().isdisjoint(fresh):
         share.update(zip(hand.topics, map(list, zip(hand.numbers, strict=True)), strict=True))
@@ -287,8 +288,8 @@ Needs = list[tuple[int, int]]
 def plan_sticky(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim], *, hand_over: bool
 ) -> dict[str, Assignment]:
-    """Plan the shares of all members. Unless `hand_over`, a partition that moves away from its owner stays unassigned:
-    the owner revokes it, and the next plan assigns it and changes nothing else (KIP-429)."""
+    """Plan the shares of all members. Without `hand_over`, moving partitions stay unassigned until their owners have
+    revoked them; the next plan assigns them and changes nothing else (KIP-429)."""
     before = group_before(cluster, subscriptions, claims)
     members, counts, holdings = before.members, before.counts, before.holdings
     kinds = sort_into_kinds(cluster, counts, before.wanted, [subscriptions[member].rack for member in members])
@@ -317,8 +318,8 @@ def _spread_out(kinds: Kinds, owned: Sequence[Tally]) -> Sequence[Tally]:
 
 
 def _tables(kinds: Kinds, owned: Sequence[Tally], given: Sequence[Tally]) -> list[tuple[Needs, Needs]]:
-    """Return two tables of needed cards for each kind. The first brings each member up to the lowest partition count
-    that any member has in the plan; the second has the remaining needs."""
+    """Return two tables of needed cards for each kind. The first table raises each member to the lowest partition count
+    in the plan; the second has the remaining needs."""
     floor = min((sum(gets.values()) for gets in given), default=0)
     tables: list[tuple[Needs, Needs]] = [([], []) for _ in kinds.sizes]
     for index, (had, gets) in enumerate(zip(owned, given, strict=True)):
@@ -334,7 +335,7 @@ def _tables(kinds: Kinds, owned: Sequence[Tally], given: Sequence[Tally]) -> lis
 
 
 def _release(kinds: Kinds, holdings: Holdings, index: int, surplus: Mapping[int, int]) -> None:
-    """Take surplus partitions from a member, highest numbers first, so that the kept partitions stay contiguous."""
+    """Take surplus partitions from a member, highest numbers first, so that its kept partitions stay contiguous."""
     kept = holdings.kept[index]
     released: dict[str, set[int]] = {}
     for kind, pairs in _owned_by_kind(kinds, kept, surplus).items():

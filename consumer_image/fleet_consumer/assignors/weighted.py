@@ -1,14 +1,13 @@
-"""`cooperative-weighted`: partitions are assigned by load, not by count. Cooperative (KIP-429), like
-`cooperative-sticky`.
+"""`cooperative-weighted`: assigns partitions by load, not by count, with the cooperative protocol (KIP-429).
 
-The partitions of topics with keys are uneven: one partition may have a quarter of all records. Each member reports the
-rates of its partitions in its user data. The leader reduces the largest load as far as is useful with few moves. Rates
-never cause a rebalance; they take effect when the next rebalance happens.
+If records have keys, partitions are uneven: one partition may have a quarter of all records. Each member reports the
+rates of its partitions in its user data. The leader reduces the largest load as far as a few moves can. Rates never
+trigger a rebalance; they take effect in the next rebalance.
 
 The plan is that of `cooperative-sticky` if the rates of more than half of the partitions are unknown, if all rates are
-equal, or if there are more partitions than `WEIGHED_MAX`. Only that plan considers racks. A partition without a known
-rate gets the mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and
-a thousand idle partitions should not all go to one member.
+equal, or if there are more partitions than `WEIGHED_MAX`. Plans by load ignore racks. A partition without a known rate
+gets the mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and a
+thousand idle partitions should not all go to one member.
 
 Decision: docs/decisions/0056-partitions-by-load.md.
 """
@@ -34,10 +33,10 @@ from fleet_consumer.assignors.reported_rates import (
 from fleet_consumer.assignors.sticky_plan import Claim, GroupBefore, group_before, plan_sticky, sort_into_kinds
 
 WEIGHED_MAX: Final = 20_000
-"""Maximum number of partitions that are assigned by weight; plans with more would take longer than a few seconds."""
+"""Maximum number of partitions in a plan by weight; larger plans would take longer than a few seconds."""
 KEEPERS: Final = 3
-"""Number of members that keep the levels of a plan for the next plan. Three are enough, because a rolling restart stops
-one member at a time, and each plan chooses keepers again."""
+"""Number of members that store the levels of a plan for the next plan. Three are enough, because a rolling restart
+stops one member at a time, and each plan chooses its own keepers."""
 IDLE_SHARE: Final = 20
 ROUNDS: Final = 10
 
@@ -84,11 +83,9 @@ class CooperativeWeightedAssignor:
 
 
 def known_levels(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
-    """Return the levels to plan with, only for existing partitions, because deleted partitions must not fill the
-    keepers' table.
+    """Return the levels to plan with. Deleted partitions are left out, because they must not fill the keepers' table.
 
-    Of several reports, the one with the newest generation wins. The levels that a member measured count only for
-    partitions that it claims.
+    The report with the newest generation wins. A member's measured levels count only for partitions that it claims.
     """
     measured: dict[str, dict[int, int]] = {}
     former: dict[str, dict[int, int]] = {}
@@ -126,7 +123,7 @@ def weights_of(counts: Mapping[str, int], levels: Levels) -> list[int]:
 
 
 def _plan(before: GroupBefore, weights: list[int]) -> dict[str, Assignment]:
-    """Plan the shares of all members. A partition that moves away from its owner stays unassigned."""
+    """Plan the shares of all members. Moving partitions stay unassigned until the next rebalance."""
     topics, holdings = list(before.counts), before.holdings
     first = dict(zip(topics, accumulate(before.counts.values(), initial=0), strict=False))
     starts = list(first.values())
@@ -148,10 +145,10 @@ def _plan(before: GroupBefore, weights: list[int]) -> dict[str, Assignment]:
 def settle_loads(before: GroupBefore, weights: list[int], had: list[int]) -> list[int]:
     """Return the final owner of each partition, as the index of a member.
 
-    A partition that moves has no owner at the next rebalance, which places it like any unowned partition: the heaviest
-    first, each at the member with the lowest load. The partition must reach the owner that this plan intends, otherwise
-    it would cause further moves. So this function simulates that placement and repeats until no move is worthwhile. If
-    that does not succeed within `ROUNDS` rounds, no partition moves.
+    A moving partition has no owner at the next rebalance. That rebalance places unowned partitions, the heaviest first,
+    each at the member with the lowest load. The partition must reach the owner that this plan intends, otherwise
+    further moves would follow. So this function simulates the placement and repeats until no move is worthwhile. If
+    moves remain after `ROUNDS` rounds, no partition moves.
     """
     kinds = sort_into_kinds(ClusterView(before.counts), before.counts, before.wanted, [None] * len(before.members))
     kind_of = [kind for topic, count in before.counts.items() for kind in _each(kinds.of[topic], count)]

@@ -34,11 +34,11 @@ LOG = logging.getLogger("fleet_consumer.backfill")
 
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API_URL: Final = "FLEET_API_SERVER"
-"""Environment variable with the URL of the API server or of a proxy; it overrides the address that pods get."""
+"""Environment variable with the URL of the API server or of a proxy; overrides KUBERNETES_SERVICE_HOST and _PORT."""
 PATIENCE_S: Final = 600.0
-"""Maximum time for repeating a request that gets 429, 5xx or no answer."""
+"""Maximum time for retries of a request that is answered with 429 or 5xx, or not at all."""
 REFUSED_PATIENCE_S: Final = 30.0
-"""Maximum time for repeating a request that gets 401, 403 or 404: a token or RoleBinding takes effect with a delay."""
+"""Maximum time for retries after 401, 403 or 404: a new token or RoleBinding takes effect with a delay."""
 PAUSE_S: Final = 0.5
 PAUSE_MAX_S: Final = 15.0
 TIMEOUT_S: Final = 30.0
@@ -68,7 +68,7 @@ class ConfigMaps(Protocol):
 
 
 class ApiServer:
-    """Reads and replaces ConfigMaps over HTTP. Not thread-safe. `wait` sleeps before a request is repeated."""
+    """Reads and replaces ConfigMaps over HTTP. Not thread-safe. `wait` sleeps before a retry."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ApiServer:
             pause = min(2 * pause, PAUSE_MAX_S)
 
     def _once(self, method: str, name: str, document: Document | None) -> tuple[int, str]:
-        """Return the HTTP status and the body, or 0 and the error's text if no answer came."""
+        """Return the HTTP status and the body, or 0 and the error message if there is no answer."""
         if not self._url.hostname:
             return 400, f"no API server is known: neither {API_URL} nor KUBERNETES_SERVICE_HOST is set"
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -153,7 +153,8 @@ def _seen(status: int, answer: str) -> str:
 
 
 CONFLICTS_MAX: Final = 20
-"""Number of conflicts in a row after which a write fails, because something else keeps changing the ledger."""
+"""Maximum number of consecutive conflicts of a write. More conflicts mean that another client keeps changing the
+ledger."""
 
 
 class LedgerStore:
@@ -166,10 +167,10 @@ class LedgerStore:
         self._document: Document = {}
 
     def load(self) -> Ledger | None:
-        """Return the stored ledger, or None before the first write. Raises SettingsInvalid if it is unreadable.
+        """Return the stored ledger, or None before the first write. Raises SettingsInvalid for an unreadable ledger.
 
-        A newer attempt's ConfigMap is not kept as the base of the next write. Otherwise a caller that continued after
-        Superseded would overwrite the newer attempt's ledger.
+        The next write is not based on a newer attempt's ConfigMap. Otherwise a caller that continued after Superseded
+        would overwrite the newer attempt's ledger.
         """
         document = self._objects.get(self._name)
         text = _data(document).get(LEDGER_KEY)
@@ -182,15 +183,16 @@ class LedgerStore:
         return ledger
 
     def alive(self, sign: int) -> None:
-        """Store `sign`, a sign of life. A conflict is not retried, because the next sign follows soon."""
+        """Store `sign`, a number that changes as a sign of life. A conflict is not retried, because the next sign
+        follows soon."""
         try:
             self._put(ALIVE_KEY, str(sign))
         except ApiConflict:
             self.load()
 
     def write(self, ledger: Ledger) -> None:
-        """Replace this attempt's stored ledger. Raises ApiFailed after CONFLICTS_MAX conflicts in a row. After a
-        conflict the ledger is read again, because an earlier try may have succeeded although its answer was lost."""
+        """Replace this attempt's stored ledger. Raises ApiFailed after CONFLICTS_MAX consecutive conflicts. Each
+        conflict is followed by a read, because an earlier try may have succeeded although its answer was lost."""
         text = ledger_text(ledger)
         for _ in range(CONFLICTS_MAX):
             try:
@@ -212,7 +214,7 @@ def _data(document: Document) -> Mapping[str, str]:
 
 
 def read_control(objects: ConfigMaps, name: str) -> Control:
-    """Read the operator's current instructions (control). Raises SettingsInvalid if they are missing or unreadable."""
+    """Read the control, the operator's instructions. Raises SettingsInvalid if the control is missing or unreadable."""
     text = _data(objects.get(name)).get(CONTROL_KEY)
     if text is None:
         raise SettingsInvalid(

@@ -1,4 +1,4 @@
-"""The driver's requests to the group's brokers: whether a slice's ranges still exist, and the size limits of topics."""
+"""The driver's requests to the group's brokers: a check that a slice's ranges still exist, and topics' size limits."""
 
 import logging
 import threading
@@ -26,19 +26,21 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 MISSING_TRIES: Final = 10
-"""Number of answers saying that the topic is missing or was recreated, after which the check fails. A single answer is
-not enough, because a broker that has just started may not know the topic yet."""
+"""Number of answers reporting the topic missing or recreated after which the check fails. A single answer is not
+enough, because a broker that has just started may not know the topic yet."""
 TRIES: Final = 30
-"""Number of failed tries after which the check fails, for any error: a broker's restart takes a minute or two."""
+"""Number of failed tries, with any error, after which the check fails; enough for the restart of a broker (1-2
+minutes)."""
 PAUSE_S: Final = 2.0
 PATIENCE_S: Final = 120.0
-"""Maximum time for all tries of the check. With a wrong password each try takes the whole request timeout."""
+"""Maximum time for all tries of the check. Needed because each try with a wrong password takes the whole request
+timeout."""
 LIMITS_TIMEOUT_S: Final = 10.0
 PROOF_TIMEOUT_S: Final = 10.0
 
 
 class BrokersView:
-    """Sends the requests of one Backfill to the brokers. Raises BackfillFailed."""
+    """The requests of one Backfill to the brokers. Methods raise BackfillFailed."""
 
     def __init__(self, config: BackfillConfig, *, wait: Callable[[float], object] | None = None) -> None:
         self._config = config
@@ -65,7 +67,8 @@ class BrokersView:
                 raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
 
     def limits(self, topics: Iterable[str]) -> Mapping[str, int]:
-        """Return `max.message.bytes` by topic. Topics without a readable limit (no permission, say) are left out."""
+        """Return `max.message.bytes` by topic. Topics with an unreadable limit (for example without permission) are
+        left out."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -88,7 +91,7 @@ class BrokersView:
                 return self._asked(partitions)
             except BackfillFailed as error:
                 failed += 1
-                # A broker that was down may still list a deleted topic, or not list a new topic yet.
+                # A broker that was down may still list a deleted topic, or may not list a new topic yet.
                 lost += error.final
                 if lost >= MISSING_TRIES:
                     raise
@@ -115,14 +118,14 @@ class BrokersView:
             if partition not in bounds:
                 message = f"partition {partition} of topic {topic!r} has no leader"
                 raise BackfillFailed("PartitionUnavailable", message, final=False)
-        # Checked after the bounds. A recreated topic never has the same id, so a matching id proves that the bounds are
-        # those of this topic.
+        # The id is checked after reading the bounds. A recreated topic has a new id, so a matching id proves that the
+        # bounds belong to this topic.
         self._prove(connection)
         return bounds
 
     def _prove(self, connection: ConnectionSettings) -> None:
-        """Raise BackfillFailed if the cluster id or topic id in the settings is not the current id, or if the brokers
-        report no id. An id that the settings lack is not checked."""
+        """Raise BackfillFailed if the cluster id or topic id differs from the settings, or if the brokers report no id.
+        An id that is missing in the settings is not checked."""
         config = self._config
         if config.cluster_id is None and config.topic_id is None:
             return

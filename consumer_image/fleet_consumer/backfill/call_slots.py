@@ -1,7 +1,7 @@
-"""Coordinates of the records that a handler is handling, in memory that the handler's process shares with the task.
+"""Coordinates of the records that are being handled, in memory shared by the handler's process and the task.
 
-A process that crashes cannot report. So it writes the coordinates of each record into shared memory before the handler
-call, which costs one memory store. The task reads them after a crash, and also to detect a call that hangs.
+A crashed process cannot report. So the process writes each record's coordinates into shared memory before the handler
+call, which costs one memory store. The task reads the coordinates after a crash, and to detect a call that hangs.
 """
 
 import mmap
@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from fleet_consumer.record import Record
 
 CELLS: Final = 5
-"""Number of cells of a slot in front of its list of offsets.
+"""Number of cells in a slot before the slot's list of offsets.
 
 The cells hold a flag (1 during a call, else 0), the partition, the first and the last offset, and the length of the
-list. The list is empty unless offsets are missing between the first and the last one.
+list. The list is empty if the call has all offsets from the first to the last.
 """
 BYTES: Final = 8
 
@@ -35,8 +35,8 @@ class CallSlots:
     """Slots for `slots` concurrent calls of at most `longest` records each, in a file that both processes map. The
     constructor sets the file's size.
 
-    Only the handler's process writes. For speed, a caller of single records uses slot 0, and writes only each record's
-    offset, to `cells[OFFSET]`.
+    Only the handler's process writes. For speed, a caller that handles single records uses slot 0 and updates only the
+    offset, in `cells[OFFSET]`.
     """
 
     OFFSET: Final = 2
@@ -52,7 +52,7 @@ class CallSlots:
         at, cells = self._size * slot, self.cells
         first, last = records[0].offset, records[-1].offset
         cells[at + 1], cells[at + 2], cells[at + 3] = records[0].partition, first, last
-        # Compaction and filters leave gaps of any size, so the task cannot derive the offsets from the first and last.
+        # Compaction and filters leave gaps of any size, so the first and last offset do not determine the others.
         listed = array("q", () if last - first < len(records) else [each.offset for each in records])
         cells[at + 4] = len(listed)
         cells[at + CELLS : at + CELLS + len(listed)] = listed
@@ -70,5 +70,6 @@ class CallSlots:
         partition, first, last, listed = cells[at + 1 : at + CELLS]
         if listed:
             return InHand(partition, tuple(cells[at + CELLS : at + CELLS + listed]))
-        # A read during `hold` may get the first offset of one call and the last of another, so the range is limited.
+        # A read during `hold` may see the first offset of one call and the last of another, so the range's length is
+        # limited.
         return InHand(partition, range(first, min(max(first, last) + 1, first + self._longest)))

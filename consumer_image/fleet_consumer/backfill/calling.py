@@ -1,7 +1,7 @@
 """Callers for every kind of handler (synchronous, batch, threads, event loop, HTTP), used in the handler's process.
 
-`Caller.handle` takes a list of records, and returns an answer for each record that it handled before it stopped. The
-worker's consume loop is not used, because a Backfill has no commits and no poll interval.
+`Caller.handle` handles a list of records in order until it must stop, and returns an answer for each handled record.
+The worker's consume loop is not used, because a Backfill has no commits and no poll interval.
 """
 
 import os
@@ -27,20 +27,20 @@ from fleet_consumer.record import Produce, Record
 Answer = tuple[Produce, ...] | BaseException
 """The outputs of a record, or its error."""
 Ends = Callable[[BaseException], bool]
-"""Returns True for an error that ends the task, so that no later record is handled."""
+"""Predicate: True for an error that ends the task, so that no later record is handled."""
 
 SINGLE_AT_ONCE: Final = 500
-"""Maximum number of single records that are handled between two checks of the rate."""
+"""Maximum number of single records handled between two checks of the rate limit."""
 CLOCK_EVERY: Final = 8
-"""Number of single records between two reads of the clock. A read costs one percent of a handler call of 15 µs."""
+"""Number of single records between two reads of the clock. One read costs one percent of a 15 µs handler call."""
 ROUNDS: Final = 32
-"""Minimum length of a list for `handle`, as a multiple of the number of concurrent calls. At the end of a list, idle
-slots wait for the last call, so short lists waste time."""
+"""List length for `handle`, as a multiple of the number of concurrent calls. At the end of a list, free slots idle
+until the last call returns, so short lists waste time."""
 
 
 class Caller(ABC):
-    """Calls a handler. `at_once` is the maximum length of a list for `handle`. If `mixed`, a list may have records of
-    several partitions."""
+    """Calls a handler. `at_once` is the maximum length of a list for `handle`; if `mixed`, the list may contain records
+    from several partitions."""
 
     at_once = SINGLE_AT_ONCE
     mixed = False
@@ -49,12 +49,12 @@ class Caller(ABC):
     def handle(self, records: list[Record], deadline: float, ends: Ends) -> list[Answer]:
         """Handle these records; records with the same key are handled in order. The handler may modify the records.
 
-        Handling stops once `deadline` (monotonic seconds) has passed, or an error `ends` the task. Returns the answers
-        to the records up to that point, without a gap.
+        Handling stops once `deadline` (monotonic seconds) has passed, or an error `ends` the task. Returns one answer
+        for each record up to that point, in order and without a gap.
         """
 
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        """Run the handler's `setup` or `teardown` to its end; raises the errors of this hook."""
+        """Run `hook`, the handler's `setup` or `teardown`, and wait for it. Raises the hook's errors."""
         hook(*arguments)
 
     def close(self) -> None:  # noqa: B027  # most have no threads
@@ -87,7 +87,7 @@ class OneByOne(Caller):
         self._call_slots = call_slots
         self._now = clock.monotonic
         self._pid = os.getpid()
-        # Filled only in a child process that the handler has forked, which must not handle the remaining records.
+        # Non-empty only in a child process forked by the handler; the child must not handle the remaining records.
         self._forked: list[bool] = []
         os.register_at_fork(after_in_child=lambda: self._forked.append(True))
 
@@ -119,7 +119,8 @@ class OneByOne(Caller):
                         if ends(error):
                             break
                     if forked:
-                        # The child must exit without releasing the slot, because its parent still uses this slot.
+                        # The child must exit without releasing the slot, because the parent process still uses this
+                        # slot.
                         end_forked_child(self._pid)
                 else:
                     if now() < deadline:
@@ -132,7 +133,7 @@ class OneByOne(Caller):
 
 
 class Batches(Caller):
-    """Calls a synchronous batch handler once per list, on the thread that calls `handle`."""
+    """Calls a synchronous batch handler once for each list, on the thread that calls `handle`."""
 
     def __init__(
         self, perform: Callable[[Sequence[Record]], list[Result]], at_once: int, call_slots: CallSlots
@@ -210,8 +211,8 @@ class Concurrent(Caller):
             answers[piece.place : piece.place + len(results)] = map(_answer, results)
             failed = any(each.error is not None and ends(each.error) for each in results)
             if not over and (failed or self._now() >= deadline):
-                # A waiting call must still run if its records come before those of a call that has begun. Otherwise
-                # the answers would have a gap, and the next try would repeat the calls after the gap.
+                # A waiting call still runs if its records precede those of a started call. Otherwise the answers would
+                # have a gap, and the next try would repeat the calls after the gap.
                 over = True
                 order.discard(lambda waiting, last=begun: waiting.place > last)  # type: ignore[misc]
         first_open = answers.index(None) if None in answers else len(answers)

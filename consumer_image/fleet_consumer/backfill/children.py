@@ -1,4 +1,4 @@
-"""The task's side of a handler's process: starts the process, sends it requests, watches it, and reports its death."""
+"""The handler's process as seen by the task: starts the process, sends it requests, and detects hangs and crashes."""
 
 import logging
 import os
@@ -21,9 +21,9 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 SILENCE_POLL_S: Final = 1.0
-"""Interval at which a process that sends nothing is checked for calls that hang."""
+"""Interval at which a silent process is checked for hanging calls."""
 STACKS_S: Final = 1.0
-"""Time that a process gets to write its threads' stacks before it is killed."""
+"""Time for a hanging process to write its threads' stacks before it is killed."""
 
 
 class Died(Exception):
@@ -72,8 +72,8 @@ class HandlerProcess:
         return not self._closed and self._process.poll() is None
 
     def play(self, request: PlayRequest) -> Iterator[Part]:
-        """Run a request and yield its parts. If the process dies, raises Died, or BackfillFailed if no handler call was
-        running."""
+        """Run a request and yield its parts. If the process dies, raises Died if a handler call was running, otherwise
+        BackfillFailed."""
         try:
             self._connection.send(request)
         except OSError as error:
@@ -87,8 +87,8 @@ class HandlerProcess:
                 yield part
         finally:
             if not whole:
-                # Spark has ended the task. The process cannot be used again, because its remaining messages would be
-                # taken for answers to the next request.
+                # Spark has ended the task. The process is closed, because its remaining messages would be mistaken for
+                # answers to the next request.
                 self.close()
 
     def close(self) -> None:
@@ -102,7 +102,8 @@ class HandlerProcess:
         self._file.close()
 
     def _next(self, what: str) -> Any:
-        """Wait for the process's next message. Raises the errors of `play`, also if a call or `setup` hangs."""
+        """Wait for the process's next message. Raises the same errors as `play`, also if a handler call or `setup`
+        hangs."""
         seen: dict[int, tuple[InHand, float]] = {}
         began = time.monotonic()
         while True:

@@ -1,8 +1,8 @@
 """Driver of a Backfill: runs one attempt, in a pod through `spark-submit` or with a local Spark master.
 
-Settings are checked before the Spark session starts, so a mistake ends the attempt in seconds. Only executors import
-handlers, because the driver's pod has a token for the Kubernetes API. The exit codes are those of `contract/pod.py`.
-The last line of standard output and the termination message give the reason.
+Settings are checked before the Spark session starts, so a mistake ends the attempt in seconds. Handlers are imported
+only on executors, because the driver's pod has a token for the Kubernetes API. The exit codes are those of
+`contract/pod.py`. The last line of standard output and the termination message give the reason.
 """
 
 import argparse

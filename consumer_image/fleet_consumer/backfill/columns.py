@@ -1,4 +1,4 @@
-"""Conversion of a handler's output and its input record to a row of typed columns. Pure."""
+"""Conversion of a handler's output and its input record to a row of typed columns. Pure functions."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ class TableRows:
         self._columns = [(each, (each.field or each.name).split("."), converter(each.type)) for each in columns]
         self._reads_value = any(each.source == "Value" for each in columns)
         exact = any(each.type.startswith(DECIMAL) for each in columns)
-        # A float may lose digits that a decimal keeps.
+        # A float cannot keep all digits of a decimal.
         self._parse = json.JSONDecoder(parse_float=Decimal if exact else None, parse_constant=_refuse_constant).decode
 
     def row(self, topic: str, record: Record, produce: Produce) -> list[Any]:
@@ -86,7 +86,7 @@ def _text(given: Any) -> str:
         given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"), default=str)
     )
     if not text.isascii():
-        text.encode()  # raises here for a lone surrogate, which would crash the process that writes the file
+        text.encode()  # raises for a lone surrogate, which would otherwise crash the process that writes the file
     return text
 
 
@@ -157,4 +157,4 @@ CONVERTERS: Final[Mapping[str, Convert]] = {
     "timestamp": _timestamp,
     "date": _date,
 }
-"""Conversions, keyed by column type. Decimals are not listed, because they have parameters: see `converter`."""
+"""Conversions, keyed by column type. Decimal types have parameters, so `converter` makes their conversions."""

@@ -1,7 +1,7 @@
-"""Comparison of two handlers' answers to one record. Pure.
+"""Comparison of two handlers' answers to one record. Pure functions.
 
-An answer is a JSON document, so that one pass can store it and another pass can compare it: `{"outputs": [...]}`,
-`{"dropped": ...}` or `{"error": {...}}`. Bytes become text if they are UTF-8, otherwise an object with base64.
+An answer is a JSON document, which one pass can store for a comparison in a later pass: `{"outputs": [...]}`,
+`{"dropped": ...}` or `{"error": {...}}`. Bytes become a string if they are UTF-8, otherwise an object with base64.
 """
 
 import base64
@@ -26,7 +26,7 @@ Document = Mapping[str, Any]
 
 
 def answer_of(made: tuple[Produce, ...] | BaseException, policy: Policy | None, *, error_text: bool = True) -> Document:
-    """Convert a record's outputs or error to an answer, which has no error messages if `error_text` is False."""
+    """Convert a record's outputs or error to an answer; without error messages if `error_text` is False."""
     if isinstance(made, tuple):
         return {"outputs": [_output(each) for each in made]}
     verdict = classify(made, policy)
@@ -58,7 +58,7 @@ class Ignored(NamedTuple):
 
 
 def compare(live: Document, candidate: Document, ignored: Ignored) -> str:
-    """Return the verdict on two answers. Error and drop messages, `ignored` headers and fields are not compared."""
+    """Return the verdict on two answers. Error messages, drop messages and the `ignored` parts are not compared."""
     if ("error" in live) != ("error" in candidate):
         return FAILED_LIVE_ONLY if "error" in live else FAILED_CANDIDATE_ONLY
     if "error" in live:
@@ -155,8 +155,8 @@ def _without(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
 
 
 def judged(place: Row, live: str | None, candidate: str | None, ignored: Ignored, report: TaskReport) -> list[Row]:
-    """Compare two stored answers, and count the verdict. Returns the row of the difference, if any. `place` has the
-    record's coordinates and key. A record that only one handler has answered counts as different."""
+    """Compare two stored answers, and count the verdict in `report`. Returns the difference as a row, if any. `place`
+    has the record's coordinates and key. A record with only one answer counts as different."""
     if live is not None and live == candidate:
         report.count_comparison(EQUAL, None)
         return []

@@ -35,16 +35,16 @@ SETTINGS: Final = {
     "spark.sql.sources.partitionOverwriteMode": "STATIC",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
-    # In the second pass of a comparison, each file from the first pass is read by a task of its own.
+    # In the second pass of a comparison, a separate task reads each file from the first pass.
     "spark.sql.files.openCostInBytes": str(1 << 30),
-    # The progress bar would write to standard error, between the lines of the log.
+    # The progress bar would mix with the log on standard error.
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings that a Backfill depends on; they override `sparkConf`."""
+"""Spark settings that a Backfill requires; they override `sparkConf`."""
 
 
 class SparkEngine:
-    """One Spark session. Raises BackfillFailed for all errors of Spark."""
+    """One Spark session. Methods raise BackfillFailed for all Spark errors."""
 
     def __init__(self, config: BackfillConfig, master: str | None, alive: Callable[[int], None]) -> None:
         """Start the session. During a job, `alive` is called with the number of completed tasks when it changes."""
@@ -67,7 +67,7 @@ class SparkEngine:
             settings["spark.master"] = master
         self._spark: SparkSession = self._asked(SparkSession.builder.config(map=settings).getOrCreate)
         if not self._spark.sparkContext.getConf().contains("spark.log.level"):
-            # At its default log level, Spark logs every task, in a format of its own.
+            # At its default log level, Spark logs every task, in Spark's own format.
             self._spark.sparkContext.setLogLevel("WARN")
         self._reports = self._spark.sparkContext.accumulator({}, Reports())
         self._table: Table | None = None
@@ -77,8 +77,8 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """Number of tasks that the registered executors can run at once. It is doubled with dynamic allocation,
-        because Spark requests more executors only while tasks wait."""
+        """Number of tasks that the registered executors can run concurrently. With dynamic allocation, twice this
+        number, because Spark requests more executors only while tasks wait."""
         context = self._spark.sparkContext
         local = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", context.master)
         if local:
@@ -87,7 +87,7 @@ class SparkEngine:
         cores = int(conf.get("spark.executor.cores", "1") or 1)
         if conf.get("spark.dynamicAllocation.enabled", "false") == "true":
             cores *= 2
-        # The driver is registered too, so one is subtracted.
+        # The driver is also registered, so 1 is subtracted.
         return cores * max(1, int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1)
 
     def play(self, slice_number: int, planned: Sequence[Task], work: Work) -> dict[int, TaskReport]:
@@ -99,7 +99,8 @@ class SparkEngine:
         return self._taken(slice_number)
 
     def play_second_pass(self, slice_number: int, work: Work) -> dict[int, TaskReport]:
-        """Let the candidate handle one slice of the first pass; compare the answers. Returns reports by task number."""
+        """Let the candidate handle one slice of the first pass, and compare the answers. Returns reports by task
+        number."""
         function = task_function(work, slice_number, None, self._reports)
         path = self._slice(slice_number, LIVE)
         answers = self._asked(lambda: self._spark.read.schema(schema_of(ANSWER_COLUMNS)).parquet(path))
@@ -136,8 +137,8 @@ class SparkEngine:
         self._watched(run)
 
     def discard(self, first: int, end: int | None = None) -> None:
-        """Remove the files of the slices from `first` to `end` (exclusive; None: all later slices): the rows are in the
-        table, or an earlier attempt has left the files without an entry in the ledger."""
+        """Remove the files of the slices from `first` to `end` (exclusive; None: all later slices). The files are
+        unneeded because their rows are in the table, or because the ledger does not list them."""
         if self._config.sink.folder is not None:
             chosen = range(first, sys.maxsize if end is None else end)
             self._asked(lambda: self._delete(chosen))
@@ -182,8 +183,8 @@ class SparkEngine:
         return int(files.getContentSummary(folder).getLength())
 
     def _files(self, path: str) -> tuple[Any, Any]:
-        """Return Hadoop's file system for a path below the root, and the path as Hadoop's Path object. Works before the
-        session starts. The file system uses the settings of spark-submit, which are read once."""
+        """Return Hadoop's file system for a path below the root, and the path as Hadoop's Path object. May be called
+        before the session starts. The file system uses the settings of spark-submit, which are read once."""
         from pyspark import SparkContext
 
         SparkContext._ensure_initialized()
@@ -243,6 +244,6 @@ class SparkEngine:
         except BackfillFailed:
             raise
         except Exception as error:
-            # An error of py4j or Spark; its message contains the cause.
+            # An error from py4j or Spark; its message contains the cause.
             LOG.debug("Spark failed", exc_info=True)
             raise meaning(str(error)) from error

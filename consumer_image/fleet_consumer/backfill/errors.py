@@ -1,4 +1,4 @@
-"""Errors that end an attempt, and the conversion of Spark's error messages to such errors."""
+"""Errors that end an attempt, and the conversion of Spark's error messages to these errors."""
 
 import re
 from typing import Final
@@ -7,7 +7,7 @@ from fleet_consumer.contract.backfill_ledger import RunProblem
 
 
 class BackfillFailed(Exception):
-    """An attempt or one of its tasks failed. `final` is True if another attempt would fail as well."""
+    """An attempt or one of its tasks failed. `final` is True if further attempts would fail as well."""
 
     def __init__(self, reason: str, message: str, *, final: bool) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Superseded(Exception):
 
 
 class ExecutorsLost(BackfillFailed):
-    """Executors or Python workers died. `task` is the number of the task that failed `tries` times, None if unknown."""
+    """Executors or Python workers died. `task` is the number of the task that failed `tries` times (None: unknown)."""
 
     def __init__(self, message: str, task: int | None, tries: int) -> None:
         super().__init__("ExecutorLost", message, final=False)
@@ -63,7 +63,7 @@ def meaning(text: str) -> BackfillFailed:
 
 
 def summary(text: str) -> str:
-    """Return the last three lines that name errors, the innermost error last, cut to MESSAGE_CHARACTERS_MAX."""
+    """Return the last three lines that name errors (innermost error last), shortened to MESSAGE_CHARACTERS_MAX."""
     lines = [line.strip() for line in text.splitlines()]
     named = [
         line

@@ -1,7 +1,8 @@
-"""Outcomes of records in a handler's process: writes outputs to the sink, applies `onError`, makes rows for the task.
+"""Processes the outcomes of records in a handler's process: writes outputs to the sink, applies `onError`, and makes
+rows for the task.
 
-A request is handled in parts. A part ends when its writes are acknowledged, and its coverage, counts and rows reach the
-task together. If the process dies within a part, nothing of the part remains except records already written to topics.
+A request is handled in parts. A part ends when its writes are acknowledged; then its coverage, counts and rows are sent
+to the task together. If the process dies within a part, only records already written to topics remain of the part.
 """
 
 import logging
@@ -25,11 +26,12 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 LINES_MAX: Final = 20
-"""Maximum number of log lines about single records per request. A topic full of bad records must not fill the disk."""
+"""Maximum number of log lines about single records per request, so that a topic full of bad records cannot fill the
+disk."""
 
 
 class Outcomes(ABC):
-    """Outcomes of the records of one request. `report` and `rows` belong to the current part. `ended` is True once a
+    """Outcomes of the records of one request. `report` and `rows` belong to the current part. `ended` is True after a
     record has ended the task."""
 
     def __init__(self, config: BackfillConfig, work: Work) -> None:
@@ -47,17 +49,17 @@ class Outcomes(ABC):
     def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
         """Process the answers to the first records of this list. Returns the number of finished records.
 
-        Concurrent calls may have handled records after the record that ends the task. These later records are handled
+        With concurrent calls, records after the record that ends the task may already be handled. They will be handled
         again.
         """
 
     def await_writes(self) -> bool:
-        """Wait for the part's writes. Returns False if a refused write means that the part must be discarded."""
+        """Wait for the part's writes. Returns False if the part must be discarded because of a refused write."""
         return True
 
 
 class Handled(Outcomes):
-    """Outcomes of the group's handler: writes outputs to the sink, and applies `onError` to failures."""
+    """Outcomes of the group's own handler: writes outputs to the sink, and applies `onError` to failures."""
 
     def __init__(self, config: BackfillConfig, work: Work, writers: Writers) -> None:
         super().__init__(config, work)
@@ -70,7 +72,7 @@ class Handled(Outcomes):
         self._typed = None if table is None or table.columns is None else TableRows(table.columns)
 
     def ends(self, error: BaseException) -> bool:
-        # An output to an unlisted topic ends the run, because it is a mistake in the settings that fails every record.
+        # An output to an unlisted topic ends the run, because this mistake in the settings fails every record.
         if self._config.on_error != "Fail" and not isinstance(error, OutputNotListed):
             return False
         return not isinstance(classify(error, self._policy), Drop)
@@ -104,7 +106,7 @@ class Handled(Outcomes):
         for record, count, error in [] if self._sink is None else self._sink.await_writes():
             refusal = OutputRefused(f"the sink's topic refuses an output: {error}")
             if self.ends(refusal):
-                # The refusal arrives after later records were handled, so the whole part is discarded and repeated.
+                # Later records were handled before the refusal arrived, so the whole part is discarded and repeated.
                 self.report = TaskReport(waited=self.report.waited)
                 self._judge(record, refusal)
                 return False
@@ -116,8 +118,8 @@ class Handled(Outcomes):
         return True
 
     def _kept(self, record: Record, produces: tuple[Produce, ...]) -> Answer:
-        """Store all outputs of a record as rows, and return the outputs. If one does not match the columns, store none
-        and return the error."""
+        """Store all outputs of a record as rows, and return the outputs. If any output does not match the columns,
+        store no row and return the error."""
         topic, typed = self._config.topic, self._typed
         place = (topic, record.partition, record.offset, record.timestamp)
         rows: list[Sequence[Any]]
@@ -170,7 +172,7 @@ class Handled(Outcomes):
 
 
 class Answered(Outcomes):
-    """Outcomes of one of two handlers that a Backfill compares: each of its answers becomes a row to compare."""
+    """Outcomes of one handler in a comparison: each answer becomes a row, to be compared later."""
 
     def add(self, records: Sequence[Record], answers: Sequence[Answer]) -> int:
         text = self._config.worker.handler.error_text

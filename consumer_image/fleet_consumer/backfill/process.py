@@ -1,12 +1,12 @@
 """The process of one handler: reads ranges, calls the handler, writes outputs, and reports to its task.
 
-The first task of a Spark Python worker starts the process, and all tasks of that worker use it, with its handler's
-state, connection to the brokers and producers. A record that crashes or hangs the handler ends only this process, and
+The first task of a Spark Python worker starts the process. All tasks of that worker share the process, including the
+handler's state, broker connections and producers. If a record crashes or hangs the handler, only this process ends, and
 the task can name the record. The two handlers of a comparison run in separate processes.
 
     python -m fleet_consumer.backfill.process CONNECTION LIFELINE SLOTS
 
-The arguments are inherited file descriptors. `LIFELINE` closes no later than the task's process ends; `teardown` then
+The arguments are inherited file descriptors. `LIFELINE` closes when the task's process ends or earlier; then `teardown`
 runs.
 
 Decision: docs/decisions/0059-backfill-engine.md.
@@ -67,10 +67,10 @@ PART_S: Final = 2.0
 PART_ROWS: Final = 5_000
 """Maximum duration of a part of a request in seconds, and its maximum number of rows."""
 STALL_S: Final = 120.0
-"""Maximum wait for records, which is longer than a broker's restart."""
+"""Maximum wait for records; longer than the restart of a broker."""
 DEATHS_MAX: Final = 3
-"""A suspected record at which the handler's process has died this often fails as poison instead of being handled again.
-Live workers use the same limit."""
+"""Number of deaths of the handler's process at a suspected record after which the record fails as poison, without
+another try. Live workers use the same limit."""
 TEARDOWN_S: Final = 10.0
 """Maximum time for `teardown` after the task's process has ended."""
 FETCH_BYTES: Final = 1 << 20
@@ -78,8 +78,8 @@ FETCHED_RECORDS: Final = 2_000
 FETCHED_KIB: Final = 16 << 10
 """Limits of prefetching: bytes per fetch of a partition, queued records per partition, and total queued KiB.
 
-Records fetched beyond the end of a range are discarded. With the 10,000 queued records of a worker, a comparison read
-its source three times, and a slice of eight partitions read a third more than its ranges.
+Records fetched beyond the end of a range are discarded. With a worker's limit of 10,000 queued records, a comparison
+read its source three times, and a slice of eight partitions read a third more than its ranges.
 """
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -121,7 +121,7 @@ class HandlerServer:
         tame_collector()
 
     def play(self, request: PlayRequest) -> Iterator[Part]:
-        """Run a request until its end or its deadline, or until a record or an error ends it. Yields its parts."""
+        """Run a request until it is complete, its deadline passes, or a record or error ends it. Yields its parts."""
         config, work = self._config, request.work
         deaths = {(each.partition, each.offset): each.deaths for each in work.suspected if each.side == self._side}
         pacer = Pacer(work.seconds if request.bounded else float("inf"), work.rate, self._clock)
@@ -140,15 +140,15 @@ class HandlerServer:
                     break
             part = share.part(last=True)
         except BackfillFailed as error:
-            # The parts yielded so far remain valid.
+            # Parts that were already yielded remain valid.
             part = Part(TaskReport(problem=error.problem), [], last=True)
         except (ConsumerError, SettingsRefused) as error:
             part = Part(TaskReport(problem=_problem_of(error)), [], last=True)
         yield part
 
     def abandon(self) -> None:
-        """End the request after the current `Caller.handle`, because the task has ended, and another task may already
-        handle the same records. May be called on any thread."""
+        """End the request after the current `Caller.handle`. The task has ended, and another task may already handle
+        the same records. May be called on any thread."""
         self._abandoned = True
         if self._share is not None:
             self._share.stop()
@@ -195,7 +195,7 @@ class _Share:
         self._clock = SystemClock()
         self._covered: dict[int, tuple[int, int]] = {}  # first and end offset in the current part
         self._reached: dict[int, int] = {}
-        self._filtered: dict[int, list[int]] = {}  # offsets of records that the filter removed, until counted
+        self._filtered: dict[int, list[int]] = {}  # offsets of filtered-out records that are not counted yet
         self._part_at = self._heard_at = self._clock.monotonic()
         self._over = False
 
@@ -215,7 +215,7 @@ class _Share:
     def handle_messages(
         self, messages: Mapping[TopicPartition, list[Message]], done: Collection[TopicPartition], ranges: Ranges
     ) -> Iterator[Part]:
-        """Handle fetched messages. Yields each part that ends."""
+        """Handle fetched messages. Yields each completed part."""
         heard = bool(messages or done)
         if not heard and self._clock.monotonic() - self._heard_at > STALL_S:
             waiting = ", ".join(str(part.partition) for part in ranges if part.partition not in self._covered)
@@ -229,7 +229,7 @@ class _Share:
                 self._cover(each.partition, ranges[each][1])
             yield from self._part_if_due()
         if heard:
-            # The time for handling these records does not count as waiting for the brokers.
+            # The time spent on handling these records does not count as waiting for the brokers.
             self._heard_at = self._clock.monotonic()
 
     def _take(self, records: list[Record]) -> Iterator[Part]:
@@ -240,7 +240,8 @@ class _Share:
             if alone == 0:
                 yield self.part()
                 if self._outcomes.ended:
-                    # A refused output has discarded that part, and the next part would wrongly cover its offsets.
+                    # That part was discarded because of a refused output, and a further part would wrongly cover its
+                    # offsets.
                     return
                 rest = self._take_alone(rest)
                 yield self.part()
@@ -251,8 +252,9 @@ class _Share:
             self._cover_each(ends)
 
     def _handle(self, records: list[Record], most: int) -> list[Record]:
-        """Handle the next of these records with one `Caller.handle`. Returns the remaining records."""
-        # A concurrent caller waits for the last call of a list, so it gets longer lists. It checks the deadline itself.
+        """Handle some of these records, at most `most`, with one `Caller.handle`. Returns the remaining records."""
+        # A concurrent caller waits for the last call of each list, so its lists are longer; it checks the deadline
+        # itself.
         lasts = PART_S if self._caller.mixed else GROUP_S
         size = min(self._pacer.group(self._caller.at_once, lasts), most)
         if not self._pacer.may_take(size):
@@ -269,7 +271,7 @@ class _Share:
         return records[taken:]
 
     def _take_alone(self, records: list[Record]) -> list[Record]:
-        """Handle only the first record, a suspected one, or fail it as poison. Returns the other records."""
+        """Handle only the first record, which is suspected, or fail it as poison. Returns the other records."""
         first = records[:1]
         deaths = self._deaths.pop((first[0].partition, first[0].offset))
         if deaths < DEATHS_MAX:
@@ -296,8 +298,8 @@ class _Share:
         return kept
 
     def _count_filtered(self) -> int:
-        """Return the number of records that the filter removed from the range of the current report. Records after this
-        range are not counted yet, because they may be read again."""
+        """Return the number of records that the filter removed within the range of the current report. Records after
+        this range are not counted yet, because they may be read again."""
         count = 0
         for partition, offsets in self._filtered.items():
             covered = bisect_left(offsets, self._covered.get(partition, (0, 0))[1])
@@ -363,12 +365,12 @@ def _worker_of(config: BackfillConfig, side: str) -> WorkerConfig:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the task's process until that process ends or closes the connection."""
+    """Run requests from the task's process until that process ends or closes the connection."""
     connection, lifeline, file = Connection(int(arguments[0])), int(arguments[1]), int(arguments[2])
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    # The lifeline reports the end of the task's process. Signals are ignored, because PySpark's daemon sends SIGHUP to
-    # its process group when it ends, which would prevent `teardown`.
+    # The lifeline reports the end of the task's process. Signals are ignored: on exit, PySpark's daemon sends SIGHUP to
+    # its process group, which would prevent `teardown`.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     config_text, side, sizes = connection.recv()
@@ -390,7 +392,7 @@ def main(arguments: Sequence[str]) -> int:
 
     threading.Thread(target=wait_for_end, name="lifeline", daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        # None reports that the setup has succeeded.
+        # None tells the task that `setup` has succeeded.
         connection.send(None)
         while True:
             for part in server.play(connection.recv()):

@@ -1,4 +1,5 @@
-"""Rows that tasks return to Spark, and their columns. Imports pyarrow only when used, because other images lack it."""
+"""Rows that tasks return to Spark, and their columns. pyarrow is imported on first use, because other images lack
+it."""
 
 import re
 from collections.abc import Sequence
@@ -22,10 +23,10 @@ OUTPUT_COLUMNS: Final = {
     "value": "binary",
     "headers": HEADERS_TYPE,
 }
-"""Columns of a returned record. `output` is its index, from 0, among the outputs of its input record."""
+"""Columns of a returned record. `output` is the record's index, from 0, among the outputs of its input record."""
 
 ANSWER_COLUMNS: Final = {**COORDINATES, "key": "binary", "answer": "string"}
-"""Columns of one handler's answer to a record, which is stored for the second pass of a comparison."""
+"""Columns of one handler's answer to a record, as stored for the second pass of a comparison."""
 
 DIFFERENCE_COLUMNS: Final = {
     **COORDINATES,
@@ -35,7 +36,8 @@ DIFFERENCE_COLUMNS: Final = {
     "live_error": "string",
     "candidate_error": "string",
 }
-"""Columns of a record that the handlers answered differently. `live` or `candidate` is null if that handler failed."""
+"""Columns of a record with different answers. `live` or `candidate` is null if that handler failed or gave no
+answer."""
 
 Columns = dict[str, str]
 Row = tuple[Any, ...]
@@ -73,12 +75,12 @@ def columns_of(config: BackfillConfig) -> Columns:
 
 
 def schema_of(columns: Columns) -> str:
-    """Return a schema in Spark's DDL with these columns."""
+    """Return these columns as a schema in Spark's DDL."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def batch_of(columns: Columns, values: Sequence[Sequence[Any]]) -> "pyarrow.RecordBatch":
-    """Return an Arrow batch; `values` has the values of each column."""
+    """Return an Arrow batch; `values` has one list of values for each column."""
     import pyarrow as pa
 
     types = {

@@ -1,7 +1,7 @@
-"""One attempt of a Backfill: runs slice after slice, and writes the ledger after each slice.
+"""One attempt of a Backfill: runs one slice after another, and writes the ledger after each slice.
 
-The order of the steps makes a kill harmless: the ledger records a slice only after the slice's writes are acknowledged
-and its files committed. If the driver is killed in between, the next attempt repeats only that slice, under the same
+The order of the steps makes a kill harmless. The ledger records a slice only after the slice's writes are acknowledged
+and its files committed. If the driver is killed before that, the next attempt repeats only this slice, under the same
 number.
 """
 
@@ -42,45 +42,48 @@ GUARD_AGE_MAX_S: Final = 90.0
 POLL_S: Final = 2.0
 """Interval at which the operator's control is read while the Backfill is paused."""
 SIGN_POLLS: Final = 10
-"""While paused, the driver writes a sign of life after this many reads of the control, or it would seem dead."""
+"""A paused driver writes a sign of life after this many reads of the control, because a silent driver would seem
+dead."""
 
 
 class ControlWatch:
-    """Decides from the control whether to pause. Remembers the time of the last change of `guard.checked`."""
+    """Decides from the control if the Backfill must pause. Stores the time of the last change of `guard.checked`."""
 
     def __init__(self) -> None:
         self._checked: str | None = None
         self._changed_at = 0.0
 
     def pause(self, control: Control, now: float) -> str | None:
-        """Return the reason to pause, for people, or None. `control` was read at `now` (monotonic seconds)."""
+        """Return the reason to pause (a message for people), or None. `control` was read at `now` (monotonic
+        seconds)."""
         guard = control.guard
         if guard is None or guard.checked != self._checked:
             self._checked, self._changed_at = None if guard is None else guard.checked, now
         if guard is not None and guard.pause:
             return guard.message
         if guard is not None and now - self._changed_at >= GUARD_AGE_MAX_S:
-            # The message is constant, because every change of the message is written to the ledger.
+            # The message has no changing parts, because every change of the message causes a write to the ledger.
             seen = f"the operator has not checked the live group for {GUARD_AGE_MAX_S:.0f} s, so its state is unknown"
             return f"{seen}; check that the operator runs and reaches the brokers"
         return None
 
 
 GROUP_SLICES: Final = 40
-"""Number of slices whose rows are added to the table in one commit, about ten minutes of work."""
+"""Number of slices per commit to the table; about ten minutes of work."""
 RATE: Final = "Rate"
 GUARD: Final = "Guard"
 WAITED_SHARE: Final = 0.05
-"""If the tasks of a slice wait for the rate limit for more than this share of the slice's duration, the ledger reports
-that the rate throttles the Backfill."""
+"""Share of a slice's duration. If its tasks wait longer than this for the rate limit, the ledger reports that the rate
+throttles the Backfill."""
 POISON_MAX: Final = 10
 POISON_SHARE: Final = 0.01
 DEATHS_MAX: Final = 12
-"""The run ends with an error that blames the handler, not single records, if at least POISON_MAX records and more than
-POISON_SHARE of all records killed its process, or after DEATHS_MAX deaths without a handled record in between."""
+"""Limits after which the run fails because of the handler, not because of single records. Either at least POISON_MAX
+records and more than POISON_SHARE of all records killed the handler's process, or the process died DEATHS_MAX times
+without handling a record in between."""
 REPEATS_MAX: Final = 100
-"""The run fails when the handler's process has died in this many tries of the same slice of the second pass. Such a
-slice is repeated as a whole, so a process that runs out of memory at another record each time would never finish it."""
+"""The run fails after the handler's process has died in this many tries of one slice of the second pass. These slices
+are repeated as a whole, so a process that runs out of memory at a different record each time would never finish."""
 
 
 class Engine(Protocol):
@@ -107,8 +110,8 @@ class Ledgers(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """The dependencies of a run. `check_ranges` raises BackfillFailed if offsets of the ranges are not in the log.
-    `prepare` makes the request for a slice's tasks from their time limit (seconds), the rate of each task (records per
-    second, None without a limit) and the suspected records. `wait` sleeps."""
+    `prepare` makes the request for a slice's tasks. Its arguments are the time limit in seconds, the rate of each task
+    (records per second, None: unlimited) and the suspected records. `wait` sleeps."""
 
     ledgers: Ledgers
     read_control: Callable[[], Control]
@@ -126,7 +129,7 @@ class Run:
         self._parts = parts
         self._control_watch = ControlWatch()
         self._handled = self._poison = self._deaths = self._repeats = 0
-        # Maximum number of a task's offsets after an executor has died, to find the record that kills executors.
+        # Maximum number of offsets per task after an executor has died, to find the record that kills executors.
         self._careful: int | None = None
         stored = parts.ledgers.load()
         self._ledger = self._start() if stored is None else self._resumed(stored)
@@ -139,11 +142,12 @@ class Run:
 
     def go(self, start: Callable[[], Engine]) -> bool:
         """Run all slices. Returns True when all ranges are covered, False when the operator's control stops the run.
-        `start` makes the engine. Because that takes long, it is called only if there is work."""
+        `start` creates the engine, which is slow, so it is called only if there is work."""
         engine: Engine | None = None
         while self._ledger.remaining or self._is_unpublished:
             control = self._await_go()
-            # If only staged rows remain, they are committed even after a stop, because no later attempt would do it.
+            # If only staged rows remain, they are committed even after a stop, because no later attempt would commit
+            # them.
             if engine is None and (control is not None or not self._ledger.remaining):
                 engine = start()
                 self._discard(engine)
@@ -178,7 +182,7 @@ class Run:
             if stored.remaining:
                 message = f"has {stored.offsets_left} unhandled offsets in pass Live, but the settings name Candidate"
                 raise SettingsInvalid("ledger", message)
-            # The second pass reads the slices that the first pass has stored.
+            # The second pass reads the slices stored by the first pass.
             return replace(self._start(), slices_left=stored.slices_done)
         if stored.handlers != self._pass:
             raise SettingsInvalid("ledger", f"belongs to pass {stored.handlers}, but the settings name {self._pass}")
@@ -227,7 +231,7 @@ class Run:
                 config.slice_seconds, None if rate is None else rate / max(1, len(planned)), ledger.suspects
             )
         except BackfillFailed as error:
-            # Later attempts may fail at the same check, so the staged rows are committed now.
+            # Later attempts may also fail here, so the staged rows are committed now.
             self._publish_before(error, engine)
             raise
         kept = RATE if rate is not None and ledger.throttled_by == RATE else ""
@@ -244,7 +248,7 @@ class Run:
                 outcome = outcome_of(planned, reports)
         except ExecutorsLost as error:
             raise self._executors_lost(error, planned) from error
-        # The speed is that of the tasks alone, because the overhead of a job does not depend on the job's size.
+        # The speed excludes the overhead of the job, because this overhead does not depend on the job's size.
         worked = outcome.seconds / max(1, len(reports))
         self._observed = outcome.offsets / max(worked, 1e-3)
         self._take_care(reports.values(), planned)
@@ -262,7 +266,8 @@ class Run:
             slice_seconds=config.slice_seconds,
             tasks=min(engine.cores, config.parallelism),
             ordered=config.ordering == "Partition",
-            # The second pass handles all offsets from a file's first answer to its last, so a file must have no gaps.
+            # The second pass handles all offsets from the first to the last answer of a file, so files must have no
+            # gaps.
             gapless=self._pass == LIVE,
             observed=self._observed,
             rate_limit=control.records_per_second,
@@ -271,7 +276,8 @@ class Run:
 
     def _take_care(self, reports: Iterable[TaskReport], planned: Sequence[Task]) -> None:
         """If Spark repeated tasks, limit the next tasks to the fewest offsets that a repeated task covered, to isolate
-        a record that kills executors. Each slice without a repeated task doubles the limit, until it limits no task."""
+        a record that kills executors. Each slice without repeated tasks doubles the limit. A limit above every task's
+        size is removed."""
         repeated = [report.offsets for report in reports if report.repeated]
         if repeated:
             self._careful = max(1, min(repeated))
@@ -280,7 +286,8 @@ class Run:
             self._careful = None if largest < self._careful else 2 * self._careful
 
     def _judge(self, outcome: TaskReport) -> None:
-        """Raise BackfillFailed if a task stopped or the process dies too often. The slice is already in the ledger."""
+        """Raise BackfillFailed if a task stopped or the handler's process died too often. The ledger already has the
+        slice."""
         if outcome.failure is not None:
             raise self._handler_failed(outcome.failure, len(outcome.failures))
         if outcome.problem is not None:
@@ -304,7 +311,8 @@ class Run:
             raise BackfillFailed("HandlerProcessDied", message, final=True)
 
     def _executors_lost(self, error: ExecutorsLost, planned: Sequence[Task]) -> BackfillFailed:
-        """Return the error to raise. A record that was alone in a failed task becomes suspected; the error names it."""
+        """Return the error to raise. If a failed task had only one record, this record becomes suspected, and the error
+        names it."""
         # A task of a second pass handles the records of some files, not the planned ranges.
         if error.task is None or error.task >= len(planned) or self._pass == CANDIDATE:
             return error
@@ -313,7 +321,7 @@ class Run:
         if not alone:
             return error
         partition, offset = task[0].partition, task[0].first
-        # In a comparison whose handlers run in the same pass, either handler may have ended the executor.
+        # If both handlers of a comparison run in one pass, either may have ended the executor.
         sides = (LIVE, CANDIDATE) if self._config.compare is not None and self._pass == BOTH else (LIVE,)
         found = [SuspectedRecord(partition=partition, offset=offset, side=side, deaths=alone) for side in sides]
         suspects = suspected_after(self._ledger.suspects, found, self._ledger.remaining)
@@ -322,7 +330,8 @@ class Run:
         return BackfillFailed(error.reason, f"at {place}: {error}", final=False)
 
     def _discard(self, engine: Engine) -> None:
-        """Remove files of slices that the ledger lacks. Raises Superseded if a newer attempt may have written them."""
+        """Remove files of slices that are not in the ledger. Raises Superseded if a newer attempt may have written the
+        files."""
         self._parts.ledgers.load()
         engine.discard(self._ledger.slices_done)
 
@@ -331,8 +340,9 @@ class Run:
         return self._config.sink.table is not None and self._ledger.published < self._ledger.slices_done
 
     def _publish(self, engine: Engine, *, due: bool) -> None:
-        """Commit the staged rows to the table, if a commit is `due` or GROUP_SLICES slices are staged. First writes to
-        the ledger which slices these are, so that the next attempt repeats an interrupted commit with the same rows."""
+        """Commit the staged rows to the table, if a commit is `due` or GROUP_SLICES slices are staged. Before the
+        commit, writes its slices to the ledger, so that the next attempt repeats an interrupted commit with the same
+        rows."""
         if not self._is_unpublished:
             return
         published, end = self._ledger.published, self._ledger.publishing
@@ -347,14 +357,14 @@ class Run:
         LOG.info("rows published", extra=fields(slices=end - published, slicesPublished=end))
 
     def _publish_all(self, engine: Engine) -> None:
-        """Commit all staged rows to the table: first those of an interrupted commit, then the others."""
+        """Commit all staged rows to the table: first the rows of an interrupted commit, then all others."""
         while self._is_unpublished:
             self._publish(engine, due=True)
 
     def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
-        """Publish the rows of the finished slices before `error` ends the attempt. If that fails, raises BackfillFailed
-        with both messages. Its reason decides how many attempts the operator allows: the commit's reason if another
-        attempt may publish the rows, otherwise the reason of `error`."""
+        """Publish the rows of the finished slices before `error` ends the attempt. If publishing fails, raises
+        BackfillFailed with both messages. Its reason, which decides how many attempts the operator allows, is that of
+        the commit if another attempt may publish the rows, otherwise that of `error`."""
         try:
             self._publish_all(engine)
         except BackfillFailed as unpublished:
@@ -379,7 +389,7 @@ class Run:
         done = replace(
             ledger,
             remaining=remaining,
-            # A slice that covered nothing has no files, so its number is used again.
+            # A slice without covered offsets has no files, so its number is reused.
             slices_done=ledger.slices_done + bool(outcome.covered or (second and whole)),
             slices_left=ledger.slices_left - whole
             if second

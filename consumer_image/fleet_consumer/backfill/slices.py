@@ -1,7 +1,7 @@
-"""Planning of slices and their tasks, and aggregation of the tasks' reports for the ledger. Pure.
+"""Planning of slices and their tasks, and aggregation of the tasks' reports for the ledger. Pure functions.
 
-The next slice starts only when all tasks of a slice have ended. So executors are idle for 0.3 s between slices of 15 s,
-or for one second with 200 executors. Running several slices at the same time would gain only 2 to 6 %.
+A slice starts only after all tasks of the previous slice have ended. So executors are idle for 0.3 s between slices of
+15 s, or for 1 s with 200 executors. Running several slices concurrently would gain only 2 to 6 %.
 """
 
 import math
@@ -24,14 +24,15 @@ from fleet_consumer.contract.backfill_ledger import (
 )
 
 FIRST_OFFSETS: Final = 5_000
-"""Number of offsets in a slice while the speed is unknown."""
+"""Number of offsets in a slice until a speed is measured."""
 PARTITIONS_MIN: Final = 8
-"""Minimum number of partitions that a task reads in a slice, unless fewer remain. More partitions would mean more and
+"""Number of partitions that a task reads in a slice, unless fewer remain or are too small. More partitions would mean
 shorter ranges, and up to 2,000 prefetched records are discarded at the end of each range."""
 REPEATED_SHARE: Final = 8
-"""Divisor of the number of a task's offsets if Spark repeats the task; further repetitions handle one offset."""
+"""The first repetition of a task by Spark handles 1/REPEATED_SHARE of the task's offsets; later ones handle one
+offset."""
 SUSPECTED_MAX: Final = 2_000
-"""Maximum number of suspected records in a ledger; each record of a batch counts."""
+"""Maximum number of suspected records in a ledger. A batch that died counts with all its records."""
 
 Span = tuple[int, int]
 
@@ -60,8 +61,8 @@ def offsets_of(ranges: Iterable[TaskRange]) -> int:
 class Pace:
     """Limits of the next slice, for `tasks` concurrent tasks. If `ordered`, only one task at a time reads a partition.
     If `gapless`, each task reads at most one range of a partition. `observed` is the speed of the last slice in offsets
-    per second, 0 while unknown. `rate_limit` (records per second) and `careful` (a task's maximum number of offsets
-    after an executor has died) are None without a limit."""
+    per second (0: unknown). `rate_limit` (records per second) and `careful` (a task's maximum number of offsets after
+    an executor has died) are None without a limit."""
 
     slice_records: int
     slice_seconds: int
@@ -74,7 +75,7 @@ class Pace:
 
 
 def slice_offsets(pace: Pace) -> int:
-    """Return the number of offsets for a slice, at least one, so that it takes at most about `slice_seconds`."""
+    """Return the number of offsets for a slice of at most about `slice_seconds`; at least 1."""
     limits = [pace.slice_records, pace.observed * pace.slice_seconds if pace.observed > 0 else FIRST_OFFSETS]
     if pace.rate_limit is not None:
         limits.append(pace.rate_limit * pace.slice_seconds)
@@ -84,9 +85,9 @@ def slice_offsets(pace: Pace) -> int:
 
 
 def plan_slice(remaining: Ranges, pace: Pace, ranges: Mapping[int, Span]) -> tuple[Task, ...]:
-    """Return the tasks of the next slice, of about equal size; empty if nothing remains. Each task prefers the
-    partitions with the largest remaining share of the run's `ranges`, so that the oldest records are read before
-    retention removes them."""
+    """Return the tasks of the next slice, of about equal size; empty if no offsets remain. Each task prefers the
+    partitions with the largest remaining share of their `ranges`. So the oldest records are read before retention
+    removes them."""
     offsets = slice_offsets(pace)
     if not pace.ordered:
         parts = _cut_in_parts(remaining, offsets, pace.tasks)
@@ -132,7 +133,8 @@ def _enough(left: Mapping[int, int], offsets: int) -> dict[int, int]:
 
 
 def _shares(left: Mapping[int, int], offsets: int) -> dict[int, int]:
-    """Divide `offsets` equally among the partitions. Larger partitions get what a smaller partition cannot use."""
+    """Divide `offsets` equally among the partitions. If a partition has fewer offsets than its share, larger partitions
+    get the rest."""
     shares = dict.fromkeys(left, 0)
     open_ = sorted(left, key=lambda part: (left[part], part))
     for place, part in enumerate(open_):
@@ -173,13 +175,13 @@ def shortened(task: Task, most: int) -> Task:
 
 
 def behind(task: Task, part: Task) -> Task:
-    """Return what remains of a task after `part`, which must be a result of `shortened` for this task."""
+    """Return the rest of a task after `part`, which must be a result of `shortened` for this task."""
     cut, *kept = task[len(part) - 1 :]
     return tuple(each for each in (cut._replace(first=part[-1].end), *kept) if each.offsets)
 
 
 def part_of(task: Task, attempt: int) -> Task:
-    """Return the part of a task that Spark's attempt with this number (from 0) handles."""
+    """Return the part of a task to handle in Spark's task attempt `attempt` (from 0)."""
     if attempt == 0:
         return task
     return shortened(task, offsets_of(task) // REPEATED_SHARE if attempt == 1 else 1)
@@ -225,13 +227,13 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class TaskReport:
-    """The report of a task, of a part of a task's request, or of all tasks of a slice.
+    """Result of a task, of a part of a task's request, or of all tasks of a slice.
 
     `covered` are the offsets whose records are handled and whose writes are acknowledged. Later records are not
-    counted, and are handled again. `seconds` is the tasks' duration, including `waited` for the rate limit. `failures`
-    are the records at which tasks stopped, `problem` is any other reason. `died` are the records of the calls that were
-    running when a handler's process died. `poison` counts records that failed as poison, `repeated` the tasks that
-    Spark repeated.
+    counted, and are handled again. `seconds` is the tasks' duration, including the time `waited` for the rate limit.
+    `failures` are the records at which tasks stopped; `problem` is any other reason to stop. `died` has the records of
+    the handler calls that were running when a handler's process died. `poison` counts records that failed as poison,
+    `repeated` the tasks that Spark repeated.
     """
 
     covered: list[TaskRange] = field(default_factory=list)
@@ -285,7 +287,8 @@ class TaskReport:
 
 
 def outcome_of(planned: Sequence[Task], reports: Mapping[int, TaskReport]) -> TaskReport:
-    """Add up the reports of a slice's tasks. Raises BackfillFailed if one is missing or covers unplanned offsets."""
+    """Add up the reports of a slice's tasks. Raises BackfillFailed if a report is missing or covers unplanned
+    offsets."""
     if set(reports) != set(range(len(planned))):
         seen = f"{len(reports)} of {len(planned)} tasks of the slice reported"
         raise BackfillFailed("SliceIncomplete", f"{seen}; the slice is repeated", final=False)

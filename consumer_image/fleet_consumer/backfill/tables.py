@@ -1,9 +1,9 @@
-"""Tables as sinks: rows that slices have staged are added to a table with Spark's writers, each row exactly once.
+"""Tables as sinks: the rows staged by slices are added to a table with Spark's writers, each row exactly once.
 
-A slice stages its rows in files; if the slice is repeated, it replaces these files. The rows of several slices are
-committed together. Before a commit, the ledger records its slices, so an interrupted commit is repeated with the same
-rows. The table shows whether it already has the rows: Delta by its transaction (`txnAppId`, `txnVersion`),
-Iceberg by a property of the snapshot, Parquet by the name of the folder.
+A slice stages its rows in files; a repeated slice replaces its files. The rows of several slices are committed
+together. Before a commit, the ledger records its slices, so an interrupted commit is repeated with the same rows. The
+table shows whether it already has the rows: Delta by its transaction (`txnAppId`, `txnVersion`), Iceberg by a property
+of the snapshot, Parquet by the name of the folder.
 
 A commit for each slice would lose rows: a repeated slice may have other offsets under the same number, and Delta
 ignores a commit whose version is not higher than the last.
@@ -30,19 +30,19 @@ STAGING: Final = "_fleet"
 """Folder of staged files; Spark and Delta ignore names that begin with an underscore."""
 DELTA: Final = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Delta's default suits tables of thousands of files, but makes each load of a small table take seconds.
+    # Delta's default is meant for tables with thousands of files; with it, loading a small table takes seconds.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 ICEBERG_CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 CLASSES: Final = {"Delta": DELTA["spark.sql.catalog.spark_catalog"], "Iceberg": ICEBERG_CATALOG}
-"""Java class that the Spark image must have, keyed by the table's format."""
+"""Required Java class of the Spark image, keyed by the table's format."""
 BACKFILL: Final = "fleet.backfill"
 SLICES: Final = "fleet.slices"
 """Properties of an Iceberg snapshot: the id of the Backfill that added rows, and the end (exclusive) of its slices."""
 
 
 def folder_of_slice(number: int) -> str:
-    """Return the name of the folder with the rows of a slice, or with the rows of a commit up to that slice."""
+    """Return the name of the folder for the rows of a slice, or for the rows of a commit that ends with this slice."""
     return f"slice={number:06d}"
 
 
@@ -52,7 +52,7 @@ def number_of_slice(folder: str) -> int:
 
 
 def table_settings(config: BackfillConfig, root: str, given: Callable[[str], bool]) -> Mapping[str, str]:
-    """Return the session's settings for the sink's table. `given` returns True for a setting that the Backfill sets."""
+    """Return the session's settings for the sink's table. `given` is True for settings of the Backfill itself."""
     table = config.sink.table
     if table is None or table.format == "Parquet":
         return {}
@@ -73,7 +73,7 @@ class Table(ABC):
         assert table is not None, "the sink is a table"
         self._spark, self._id, self._root, self._table = spark, config.id, root, table
         self._columns = columns_of(config)
-        self._others: Mapping[str, str] = {}  # columns of the table that the rows do not have
+        self._others: Mapping[str, str] = {}  # types of table columns that the rows lack, by name
 
     def prepare(self) -> None:
         """Create the table if it is missing, and check its columns. Raises BackfillFailed."""
@@ -102,7 +102,7 @@ class Table(ABC):
         the Backfill's first commit."""
 
     def divided(self, rows: "DataFrame", size: int) -> "DataFrame":
-        """Return the rows with all columns of the table, split into files; `size` is the rows' staged size in bytes."""
+        """Return the rows with all columns of the table, split into files. `size`: staged size of the rows in bytes."""
         from pyspark.sql.functions import lit
 
         for name, kind in self._others.items():
@@ -117,7 +117,7 @@ class Table(ABC):
 
     @abstractmethod
     def _known(self, wanted: "DataFrame") -> Mapping[str, str]:
-        """Return the columns of the table with their types; creates the table if it is missing."""
+        """Return the types of the table's columns by name. Creates the table if it is missing."""
 
     def _check_classes(self) -> None:
         wanted = CLASSES.get(self._table.format)
@@ -150,7 +150,7 @@ class DeltaTable(Table):
         written.option("txnAppId", self._id).option("txnVersion", str(end)).save(self._root)
 
     def _known(self, wanted: "DataFrame") -> Mapping[str, str]:
-        # Adds no rows; creates a missing table.
+        # Creates the table if it is missing; adds no rows.
         made = wanted.write.format("delta").mode("ignore").partitionBy(*self._table.partition_by)
         made.save(self._root)
         return _types(self._spark.read.format("delta").load(self._root))

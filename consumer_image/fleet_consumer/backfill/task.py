@@ -1,8 +1,8 @@
-"""One task of a slice, in Spark's Python worker. The handlers' processes do the work; the task returns rows to Spark.
+"""One task of a slice, in Spark's Python worker. Separate processes run the handlers; the task returns rows to Spark.
 
-After an error, a task stops and reports instead of raising, because Spark would repeat the task, and with it the side
-effects of the handler. So Spark repeats only a task whose executor died. The repeated task handles a smaller part of
-its ranges, and finally a single record, so that a record that kills executors is found.
+After an error, a task stops and reports the error instead of raising it, because Spark would repeat the task and the
+handler's side effects. So Spark repeats a task only if its executor died. The first repetition handles a smaller part
+of the task's ranges, later repetitions a single record, to find a record that kills executors.
 
 Decision: docs/decisions/0059-backfill-engine.md.
 """
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
 PIECE_FIRST: Final = 100
 PIECE_MAX: Final = 5_000
 PIECE_S: Final = 1.0
-"""Offsets in the first piece, maximum offsets in a piece, and time in seconds that a piece should take. A piece is what
-both handlers of a comparison handle before their answers are compared."""
+"""Number of offsets in the first piece, maximum number of offsets in a piece, and target duration of a piece in
+seconds. Both handlers of a comparison handle one piece before their answers are compared."""
 
 _PROCESSES: dict[tuple[str, str], HandlerProcess] = {}
-"""The handlers' processes of this Python worker, keyed by settings and side."""
+"""The handlers' processes of this Python worker, keyed by settings and side (live or candidate)."""
 
 
 def task_function(
     work: Work, number: int, planned: Sequence[Task] | None, reports: Any
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """Return the function that Spark runs through `mapInArrow`. Its input has one row for each task or, if `planned` is
-    None, the answers that a comparison's first pass has stored. `reports` is the driver's accumulator, keyed by slice
-    and task."""
+    """Return the function for Spark's `mapInArrow`. Its input has one row for each task or, if `planned` is None, the
+    answers stored by the first pass of a comparison. `reports` is the driver's accumulator, keyed by slice and task."""
 
     def run(batches: Iterable[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
@@ -53,9 +52,9 @@ def task_function(
             yield from run_second_pass(work, report, batches)
         else:
             for _ in batches:
-                """The row has no content; the number of its Spark partition is the task's number."""
+                """The row has no content; the task's number is that of the Spark partition."""
             yield from run_task(work, part_of(planned[task], attempt), report)
-        # Only a completed task reports.
+        # The accumulator gets reports only from tasks that reach their end.
         reports.add({(number, task): report})
 
     return run
@@ -84,7 +83,7 @@ def _run(
     """Call `play` with the processes of this pass, and yield its rows as Arrow batches. An error is written to the
     report instead of raised; the next task then starts new processes."""
     if not gc.get_freeze_count():
-        # PySpark collects garbage after each task, which takes 50 ms for all imported modules unless they are frozen.
+        # PySpark collects garbage after each task, which takes 50 ms unless the imported modules are frozen.
         gc.freeze()
     try:
         config = config_of(work.config)
@@ -119,7 +118,7 @@ def _process(config: str, side: str) -> HandlerProcess:
 
 
 def _forget_dead() -> None:
-    """Close all processes after one has failed, because a comparison's other process may still run a request."""
+    """Close all processes after a failure, because in a comparison the other process may still run a request."""
     for process in _PROCESSES.values():
         process.close()
     _PROCESSES.clear()
@@ -141,7 +140,7 @@ def _compared(
     while left and pacer.may_take(offsets_of(shortened(left, size))):
         piece, began = _up_to_suspected(shortened(left, size), work), clock.monotonic()
         playing = [process.play(PlayRequest(work, piece, bounded=False)) for process in (live, candidate)]
-        # The parts of both processes are read alternately, so that neither process waits long for its reader.
+        # The parts of both processes are read alternately, so that neither process waits long until its parts are read.
         rounds = zip(*zip_longest(*playing), strict=True)
         (found, ours), (other, theirs) = (_gathered(filter(None, parts)) for parts in rounds)
         if problem := found.problem or other.problem:
@@ -177,8 +176,8 @@ def _second(
 
 
 def _up_to_suspected(piece: Task, work: Work) -> Task:
-    """Return the piece up to its first suspected record, or that record alone if the piece begins with it. If a process
-    dies, its whole piece must be repeated, so a suspected record is not handled together with others."""
+    """Return the part of a piece before its first suspected record, or this record alone if the piece begins with it.
+    If a process dies, its whole piece must be repeated, so a suspected record is handled alone."""
     for number, each in enumerate(piece):
         offsets = [one.offset for one in work.suspected if one.partition == each.partition]
         first = min((offset for offset in offsets if each.first <= offset < each.end), default=None)
@@ -190,7 +189,7 @@ def _up_to_suspected(piece: Task, work: Work) -> Task:
 
 
 Answers = dict[tuple[int, int], list[Any]]
-"""Rows of answers, keyed by partition and offset."""
+"""Answers as rows, keyed by partition and offset."""
 
 
 def _gathered(parts: Iterable[Part]) -> tuple[TaskReport, Answers]:

@@ -26,11 +26,12 @@ from fleet_consumer.worker.logs import JsonFormatter, TextFormatter, in_hand
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The request that is the same for all tasks of a slice. It has no secrets, because tasks read them from files.
+    """The part of the request that is the same for all tasks of a slice. It has no secrets; tasks read secrets from
+    files.
 
-    `config` and `policies` are the contents of backfill.json and policies.json. A task handles no further records once
-    it has run for `seconds`. `rate` is each task's limit in records per second, None without a limit. `limits` are the
-    known `max.message.bytes` of the topics to which a task may write. `suspected` records are handled alone.
+    `config` and `policies` are the contents of backfill.json and policies.json. A task starts no further records after
+    `seconds`. `rate` is each task's limit in records per second (None: unlimited). `limits` are the known
+    `max.message.bytes` of the topics to which a task may write. `suspected` records are handled alone.
     """
 
     config: str
@@ -42,7 +43,8 @@ class Work:
 
 
 class PlayRequest(NamedTuple):
-    """A request to a handler's process. If `bounded` (not in a comparison), it ends after `work.seconds`."""
+    """A request to a handler's process. A `bounded` request ends after `work.seconds`; requests of comparisons are not
+    bounded."""
 
     work: Work
     ranges: Task
@@ -50,7 +52,7 @@ class PlayRequest(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A finished part of a request: its report, and its rows column by column. `last` marks the request's end."""
+    """A finished part of a request: its report, and its rows column by column. `last` is True for the final part."""
 
     report: TaskReport
     rows: list[list[Any]]
@@ -98,12 +100,12 @@ def policies_text(path: str | None) -> str | None:
 
 
 GROUP_S: Final = 0.25
-"""Time in seconds that one `Caller.handle` should take."""
+"""Target duration of one `Caller.handle` in seconds."""
 
 
 class Pacer:
-    """Decides how many records a request may handle: for `seconds`, at `rate` records per second (None: no limit). The
-    first record is always allowed, so that each task advances."""
+    """Limits a request to `seconds` of work, at `rate` records per second (None: unlimited). The first record is always
+    allowed, so that each task makes progress."""
 
     def __init__(
         self, seconds: float, rate: float | None, clock: Clock, wait: Callable[[float], object] | None = None
@@ -118,20 +120,21 @@ class Pacer:
         self.waited = 0.0
 
     def may_take(self, records: int = 1) -> bool:
-        """Wait as the rate requires. Returns True if `records` records may be handled now, False after the deadline."""
+        """Wait until the rate allows more records. Returns True if `records` records may be handled now, False after
+        the deadline."""
         now = self._clock.monotonic()
         if self._taken and max(now, self._next_at) >= self.deadline:
             return False
         if self._next_at > now:
             self._wait(self._next_at - now)
             self.waited += self._next_at - now
-        # Unused time is not saved up, because it would allow a burst.
+        # Unused time is not saved, because a burst would follow.
         self._next_at = max(self._next_at, now) + records * self._interval
         self._taken += records
         return True
 
     def group(self, most: int, lasts: float = GROUP_S) -> int:
-        """Return how many records, at most `most`, to handle next, so that it takes about `lasts` seconds."""
+        """Return the number of records, at most `most`, that can be handled in about `lasts` seconds."""
         elapsed = self._clock.monotonic() - self._began
         if not self._taken:
             return 1
@@ -150,7 +153,8 @@ class Selection:
         self.takes_all = not (self._key or self._headers) and self._from_ms is None and self._to_ms is None
 
     def takes(self, timestamp: int, key: bytes | None, headers: Headers) -> bool:
-        """Bytes of the key that are not UTF-8 match no literal of the regex."""
+        """True if the filter selects the record. Key bytes that are not UTF-8 match no literal character of the
+        regex."""
         if self._from_ms is not None and timestamp < self._from_ms:
             return False
         if self._to_ms is not None and timestamp >= self._to_ms:

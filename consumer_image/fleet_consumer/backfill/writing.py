@@ -1,5 +1,5 @@
-"""Writes of a task, each awaited until acknowledged: returned records go to the sink's topic, failed records to the
-failed topic.
+"""Writes of a task, each awaited until acknowledged: returned records to the sink's topic, failed records to the failed
+topic.
 
 The headers of written records name the Backfill's id and the record's origin, so duplicates of a repeated slice can be
 found.
@@ -38,7 +38,7 @@ ACK_TIMEOUT_S: Final = 150.0
 
 
 class Writers:
-    """The writers of one process, which reuses their connections for all tasks."""
+    """The topic writers of one process; all its tasks share their connections."""
 
     def __init__(self, config: BackfillConfig) -> None:
         self._config = config
@@ -52,7 +52,7 @@ class Writers:
 
 
 class TopicWriter:
-    """Writes to one topic, with acknowledgements of all in-sync replicas. Raises BackfillFailed."""
+    """Writes to one topic with `acks=all`. Methods raise BackfillFailed."""
 
     def __init__(self, config: BackfillConfig, topic: str, message_max_bytes: int | None) -> None:
         self._topic = topic
@@ -69,7 +69,7 @@ class TopicWriter:
         return self._producer.send(self._topic, key=key, value=value, headers=headers, partition=partition)
 
     def await_handles(self, handles: Sequence[SendHandle]) -> list[ProduceFailed | None]:
-        """Wait for these writes. Returns one result per write: None, or the error if the topic refuses the record."""
+        """Wait for these writes. Returns one result per write: None, or the error if the broker refused the record."""
         self._producer.flush(ACK_TIMEOUT_S)
         for handle in handles:
             if not handle.done:
@@ -90,7 +90,8 @@ class SinkTopic:
         self._open.append((record, [self._send(record, number, each) for number, each in enumerate(produces)]))
 
     def await_writes(self) -> list[tuple[Record, int, ProduceFailed]]:
-        """Wait for all writes. Returns each input record with refused outputs, their number, and the first error."""
+        """Wait for all writes. Returns a tuple for each input record with refused outputs: record, number of refusals,
+        first error."""
         opened, self._open = self._open, []
         refusals = iter(self._writer.await_handles([handle for _, handles in opened for handle in handles]))
         refused = []
@@ -101,7 +102,7 @@ class SinkTopic:
         return refused
 
     def _send(self, record: Record, number: int, produce: Produce) -> SendHandle:
-        # Our headers replace headers of the same names that the handler has set, because those may be wrong.
+        # Our headers replace the handler's headers with the same names, because the handler's may be wrong.
         own = foreign_headers(produce.headers)
         ours: dict[str, str | int | None] = {
             BACKFILL_ID: self._config.id,
@@ -123,8 +124,9 @@ class FailedTopic:
         self._open: list[tuple[Record, HeaderList, SendHandle]] = []
 
     def send(self, record: Record, failure: Failure) -> None:
-        """Start to write a failed record, given as it was read. The failure reason in its headers is `poison` if the
-        record repeatedly killed the handler's process, otherwise `manual`, because a person started the Backfill."""
+        """Start the write of a failed record; `record` is as read, unchanged by the handler. The failure reason in its
+        headers is `poison` if the record repeatedly killed the handler's process, otherwise `manual`, because a person
+        started the Backfill."""
         poison = failure.reason is FailureReason.POISON
         delivery = FailedDelivery(
             record,
@@ -138,7 +140,8 @@ class FailedTopic:
         self._open.append((record, headers, self._write(record, headers)))
 
     def await_writes(self) -> None:
-        """Wait for all writes. Resends refused records without failure details. Raises BackfillFailed if that fails."""
+        """Wait for all writes. Resends refused records without failure details. Raises BackfillFailed if a resend is
+        refused, too."""
         opened, self._open = self._open, []
         refusals = self._writer.await_handles([handle for _, _, handle in opened])
         again = [

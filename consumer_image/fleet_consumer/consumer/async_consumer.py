@@ -1,9 +1,10 @@
-"""`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never blocks on it.
+"""`AsyncConsumer`: a `Consumer` for asyncio. One thread owns the consumer, and the event loop never waits for this
+thread.
 
-Calls run on the owner's thread one after the other. If a poll waits for records, any other call interrupts it. Polled
+Calls run on the owner's thread, one after another. Any other call interrupts a poll that waits for records. Polled
 records stay in a `Handover` until a task takes them on the event loop, in one step that cannot be cancelled. So a
-cancelled task has taken no records. Records that were not taken do not count as done: the next poll returns them,
-commits of positions do not include them, and the consumer seeks back to them before it gives partitions back.
+cancelled task has taken no records. Records that were not taken do not count as done: the next poll returns them, and
+commits of positions exclude them. Before the consumer gives up partitions, it seeks back to the first of these records.
 
 Decision: docs/decisions/0022-library-classes.md.
 """
@@ -34,7 +35,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 ITERATION_S: Final = 3600.0
-"""Timeout in seconds of each poll by `async for`, which polls again until a record arrives."""
+"""Timeout in seconds of each poll by `async for`, which repeats polls until a record arrives."""
 
 _inside_callback_of: "ContextVar[AsyncConsumer | None]" = ContextVar("inside_callback_of", default=None)
 
@@ -57,12 +58,13 @@ def _at_once(call: Callable[[Consumer], T]) -> "Callable[[AsyncConsumer], T]":
 
 
 class AsyncConsumer:
-    """A `Consumer` whose methods are awaited; `Consumer` describes their meaning and errors. Belongs to one event loop.
+    """A `Consumer` with async methods; `Consumer` documents their meaning and errors. Belongs to one event loop.
 
     Any task may call any method, but only one task at a time may poll or iterate. `async for record in consumer`
     returns single records and ends when the consumer is closed. A commit of positions counts every returned record as
-    done, even the last one, which may still be in use. Callbacks may be coroutine functions. They run on the event loop
-    while the rebalance waits, and may await any call except `poll`, `subscribe`, `assign`, `unsubscribe` and `close`.
+    done, even the last record, which may still be in use. Callbacks may be coroutine functions. They run on the event
+    loop while the rebalance waits, and may await any call except `poll`, `subscribe`, `assign`, `unsubscribe` and
+    `close`.
 
     Cancelling a call discards its result; the call itself may still take effect.
     """
@@ -105,7 +107,8 @@ class AsyncConsumer:
         return record
 
     async def _await_records(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, at least once, until records, gaps, a `wakeup` or the timeout. If earlier records wait, do not poll."""
+        """Poll, at least once, until records or gaps arrive, `wakeup` is called, or the time is up. Does not poll if
+        earlier records are waiting."""
         self._refuse_in_callback("poll")
         if self._polling:
             raise errors.ConcurrentUse("another task polls this consumer, or iterates over it")
@@ -113,7 +116,7 @@ class AsyncConsumer:
         deadline = self._clock.monotonic() + timeout_s
         left = timeout_s
         try:
-            # A new poll must not overwrite the error of a cancelled poll.
+            # Checked first, because a new poll would overwrite the error of a cancelled poll.
             self._handover.raise_failure()
             while not (self._handover and max_records != 0):
                 await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
@@ -123,14 +126,15 @@ class AsyncConsumer:
                     self._woken = False
                     return
         except asyncio.CancelledError:
-            # End the thread's poll soon; the next poll returns its records.
+            # The thread's poll should end soon; the next poll returns its records.
             self._consumer.wakeup()
             raise
         finally:
             self._polling = False
 
     def wakeup(self) -> None:
-        """Make the waiting (otherwise the next) `poll` return at once. May be called from any thread."""
+        """Make the current `poll`, or the next `poll` if none is running, return immediately. May be called from any
+        thread."""
         self._woken = True
         self._consumer.wakeup()
 
@@ -163,12 +167,12 @@ class AsyncConsumer:
         await self._call(lambda: self._give_back_and(lambda: self._consumer.assign(wanted)), in_callbacks=False)
 
     async def unsubscribe(self) -> None:
-        """Give all partitions back and leave the group, as `Consumer.unsubscribe` does."""
+        """Give up all partitions and leave the group, as `Consumer.unsubscribe` does."""
         self._refuse_in_callback("unsubscribe")
         await self._call(lambda: self._give_back_and(self._consumer.unsubscribe), in_callbacks=False)
 
     async def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
-        """Close as `Consumer.close` does. Cancelling the awaiting task does not interrupt the closing. Idempotent."""
+        """Close as `Consumer.close` does. Closing continues even if the awaiting task is cancelled. Idempotent."""
         self._refuse_in_callback("close")
         if self._closing is not None and self._closing.done():
             return
@@ -196,11 +200,11 @@ class AsyncConsumer:
     committed = _awaited(Consumer.committed)
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset to be returned by `poll`, or None while it is being looked up."""
+        """Return the offset of the next record that `poll` may return, or None while this offset is being looked up."""
         return await self._call(lambda: self._position(partition))
 
     async def lag(self, partition: TopicPartition) -> int | None:
-        """Return the distance in offsets from the position to the end offset, or None while either is unknown."""
+        """Return the end offset minus the position, or None while either is unknown."""
         return await self._call(lambda: self._lag(partition))
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -208,12 +212,12 @@ class AsyncConsumer:
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek(partition, offset), (partition,)))
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Continue reading these partitions, by default all that are owned, at the first existing offset."""
+        """Continue reading these partitions (default: all owned partitions) at the first existing offset."""
         parts = tuple(partitions)
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_beginning(parts), parts))
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Continue reading these partitions, by default all that are owned, after the last record."""
+        """Continue reading these partitions (default: all owned partitions) after the last record."""
         parts = tuple(partitions)
         await self._call(lambda: self._drop_after(lambda: self._consumer.seek_to_end(parts), parts))
 
@@ -252,7 +256,8 @@ class AsyncConsumer:
             raise errors.ConcurrentUse(f"callbacks may not call {call}")
 
     def _callback(self, callback: AsyncRebalanceCallback | None) -> RebalanceCallback | None:
-        """Make a callback for the owner's thread: it awaits the user's callback on the event loop."""
+        """Wrap the user's callback for the owner's thread: the wrapper waits while the callback runs on the event
+        loop."""
         if callback is None:
             return None
 
@@ -270,10 +275,10 @@ class AsyncConsumer:
     # On the owner's thread.
 
     def _fill(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, and store the records in the handover, even if the task that polled was cancelled."""
+        """Poll, and store the records in the handover, even if the polling task was cancelled."""
         if self._handover and max_records != 0:
             return  # The records of a cancelled poll are still waiting.
-        # If the poll gives partitions back, records that no task has taken must not count as done.
+        # If partitions are revoked during the poll, records that no task has taken must not count as done.
         self._give_back()
         try:
             self._handover.put(self._consumer.poll(timeout_s, max_records=max_records))
@@ -288,7 +293,7 @@ class AsyncConsumer:
         self._seek_back(frozenset(self._handover.first_offsets()))
 
     def _seek_back(self, partitions: frozenset[TopicPartition]) -> None:
-        """In each of these partitions, seek back to the first record that was not taken."""
+        """Seek back to the first record that was not taken in each of these partitions."""
         owned = self._consumer.assignment()
         for part, offset in self._handover.drop(partitions).items():
             if part in owned:
@@ -305,7 +310,8 @@ class AsyncConsumer:
         self._seek_back(frozenset(partitions))
 
     def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """Return positions that exclude records not taken; None if all were taken: `Consumer`'s own are then right."""
+        """Return the positions before records not yet taken; None if all were taken, because `Consumer`'s positions
+        then apply."""
         waiting = self._handover.first_offsets()
         if not waiting:
             return None

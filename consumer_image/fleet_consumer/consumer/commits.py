@@ -23,7 +23,8 @@ CommitCallback = Callable[[Offsets, Exception | None], None]
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A commit, split into requests. `parts`: the offsets of each request's ticket; `open`: the unfinished tickets."""
+    """A commit, split into requests. `parts` has the offsets of each request, keyed by ticket; `open` has the
+    unfinished tickets."""
 
     offsets: Offsets
     callback: CommitCallback | None = None
@@ -31,12 +32,13 @@ class _Request:
     open: set[Ticket[None]] = field(default_factory=set)
 
     def wait(self, until: float, clock: Clock) -> bool:
-        """Wait until all requests have ended. Returns False if the time `until` comes first."""
+        """Wait until all requests have ended. Returns False if they have not ended by `until` (monotonic seconds)."""
         return all(ticket.wait(max(0.0, until - clock.monotonic())) for ticket in self.parts)
 
     @property
     def error(self) -> Exception | None:
-        """A fatal error, else the first error, else None. Its `not_committed` covers all failed requests."""
+        """The first fatal error, otherwise the first error; None without errors. The error's `not_committed` covers all
+        failed requests."""
         failed = [(ticket.error, part) for ticket, part in self.parts.items() if ticket.error is not None]
         if not failed:
             return None
@@ -92,7 +94,7 @@ class Commits:
             return group_metadata(member.group_id, member.generation, member.member_id, member.instance_id)
 
     def auto_commit(self) -> None:
-        """If the interval has passed, commit the positions that earlier polls have reached."""
+        """Commit the positions reached by earlier polls, if the auto-commit interval has passed."""
         now = self._engine.clock.monotonic()
         if self._interval_ms is None or now < self._auto_commit_at or self._auto_commit_in_flight:
             return
@@ -110,7 +112,8 @@ class Commits:
             )
 
     def auto_commit_revoked(self, partitions: Iterable[TopicPartition], timeout_s: float) -> None:
-        """If commits are automatic, commit the positions of revoked partitions and wait for the result."""
+        """Commit the positions of revoked partitions and wait for the result. Does nothing without automatic
+        commits."""
         if self._interval_ms is None:
             return
         going = frozenset(partitions)
@@ -125,10 +128,10 @@ class Commits:
             )
 
     def take_results(self) -> None:
-        """Run the callbacks of finished commits; the first exception is raised at the end.
+        """Run the callbacks of finished commits, then raise the first exception.
 
-        Rebalance callbacks stay in the queue, even after an exception: the commit may run inside one of them, and the
-        rebalance waits for them.
+        Rebalance callbacks stay in the queue, even after an exception: the rebalance waits for them, and this commit
+        may have been called inside a rebalance callback.
         """
         kept: list[Change] = []
         first: Exception | None = None
@@ -174,6 +177,7 @@ class Commits:
         return request
 
     def _ended(self, request: _Request, timeout_s: float) -> bool:
-        """Wait for the commit to end, up to one second beyond the timeout, as the coordinator thread may be busy."""
+        """Wait for the end of the commit, up to one second longer than the timeout, because the coordinator thread may
+        be busy."""
         clock = self._engine.clock
         return request.wait(clock.monotonic() + timeout_s + 1.0, clock)

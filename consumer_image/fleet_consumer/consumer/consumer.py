@@ -31,7 +31,8 @@ __all__ = ["CommitCallback", "Consumer", "ConsumerSettings", "RebalanceCallback"
 logger = logging.getLogger(__name__)
 
 LOOKUP_WAIT_S = 1.0
-"""Maximum sleep in seconds of a waiting `poll`, which then updates `polled_at` to show that its thread is alive."""
+"""Maximum sleep in seconds of a waiting `poll`. After each sleep, `polled_at` is updated to show that the thread is
+alive."""
 LEAVE_WORDS = ("default", "leave", "remain")
 
 
@@ -39,10 +40,10 @@ class Consumer(Queries):
     """A member of a consumer group or, with `assign`, a reader without a membership. `subscribe` and `assign` start the
     consumer. End it with `close`, or use it as a context manager.
 
-    Only one thread at a time may call the methods, but any thread may call `wakeup`, `membership`, `holds_session` and
-    methods whose docstring says so. Callbacks may call `commit`, `commit_async`, `committed`, `position`, `seek`,
-    `pause`, `resume` and `assignment`, but never `poll`, `unsubscribe` or `close`. After a `FatalConsumerError`, every
-    call except `close` raises the same error.
+    Only one thread at a time may call the methods, but any thread may call `wakeup`, `membership`, `holds_session`, and
+    other methods if their docstrings say so. Callbacks may call `commit`, `commit_async`, `committed`, `position`,
+    `seek`, `pause`, `resume` and `assignment`, but never `poll`, `unsubscribe` or `close`. After a
+    `FatalConsumerError`, every call except `close` raises the same error.
     """
 
     def __init__(self, settings: ConsumerSettings, clock: Clock | None = None) -> None:
@@ -73,14 +74,16 @@ class Consumer(Queries):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Join the group in the background, and read these topics; a second call replaces the first. Returns at once.
+        """Join the group in the background, and read these topics; replaces an earlier subscription. Returns
+        immediately.
 
         A compiled pattern selects every topic whose whole name matches it, including topics created later, but neither
         internal topics of the brokers (`__…`) nor topics that Consumer Fleet creates (`_fleet.…`).
 
-        - `on_revoked` gets partitions that belong to this member until the callback returns, so that it can commit.
-        - `on_lost` gets partitions that may already belong to others. If it is None, `on_revoked` is called instead.
-        - `on_assigned` gets new partitions before their first record is returned, so that it can seek.
+        - `on_revoked` gets partitions that this member owns until the callback returns, so the callback can commit.
+        - `on_lost` gets partitions that other members may already own. If `on_lost` is None, `on_revoked` is called
+          instead.
+        - `on_assigned` gets new partitions before their first record is returned, so the callback can seek.
 
         In a cooperative group, callbacks get only the partitions that change; `on_assigned` also runs, without
         partitions, if none were added.
@@ -95,19 +98,19 @@ class Consumer(Queries):
         self._subscription.subscribe(topics, callbacks)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without joining a group; a second call replaces the first.
+        """Read exactly these partitions, without joining a group; replaces an earlier assignment.
 
-        Partitions that were assigned before keep their positions. New partitions start at the group's committed offset
-        if `group_id` is set, otherwise by the reset policy. No callbacks run. An empty `partitions` is the same as
+        Partitions in both assignments keep their positions. New partitions start at the group's committed offset if
+        `group_id` is set, otherwise by the reset policy. No callbacks run. An empty `partitions` is the same as
         `unsubscribe`. Raises SubscriptionConflict after `subscribe`, and SettingsRefused like `subscribe`.
         """
         self._subscription.assign(partitions)
 
     def unsubscribe(self) -> None:
-        """Give all partitions back and leave the group; `subscribe` joins again.
+        """Give up all partitions and leave the group; `subscribe` joins again.
 
-        A static member sends no LeaveGroup, so the group keeps it until its session times out. Calls `on_revoked` or
-        `on_lost` as `close` does; an exception of the callback is raised at the end.
+        A static member sends no LeaveGroup, so it remains in the group until its session times out. Calls `on_revoked`
+        or `on_lost` as `close` does, and raises the callback's exception at the end.
         """
         self._subscription.unsubscribe()
 
@@ -117,21 +120,21 @@ class Consumer(Queries):
         self._subscription.enforce_rebalance(reason)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
-        """Return at most `max_records` records as soon as there are any, or none after `timeout_s` seconds.
+        """Return at most `max_records` records as soon as any are available, or no records after `timeout_s` seconds.
 
-        `max_records` is `max_poll_records` by default. With 0, a caller that is still busy with the last records keeps
-        its membership and, unlike with a pause, all records that were read ahead.
+        `max_records` is `max_poll_records` by default. With 0, a caller that is still busy with earlier records keeps
+        its membership; unlike a pause, this also keeps all prefetched records.
 
         Runs the callbacks that are due. Moves positions past the returned records; commits only if
         `auto_commit_interval_ms` is set. Must be called again within `max_poll_interval_ms`. Returns early, without
-        records, after `wakeup`, or if it only moved positions past offsets without records (`Records.gaps`).
-        Raises the errors of the background threads (FatalConsumerError, AssignorFailed, NoOffsetForPartition,
-        OffsetLookupFailed, TopicAuthorizationFailed) and the exceptions of callbacks and signal handlers. After an
-        exception, the next poll returns the records that this poll would have returned.
+        records, after `wakeup`, or if it only moved positions past offsets without records (`Records.gaps`). Raises the
+        errors of the background threads (FatalConsumerError, AssignorFailed, NoOffsetForPartition, OffsetLookupFailed,
+        TopicAuthorizationFailed) and the exceptions of callbacks and signal handlers. After an exception, the next poll
+        returns the records of the failed poll.
         """
         guard, engine = self._guard, self._engine
-        # `with` is not used: a signal handler may raise between any two steps of a context manager and leave it open.
-        # No handler runs between the end of a `finally` and a return, or between two plain assignments.
+        # `with` is not used, because a signal handler may raise between two steps of a context manager, which then
+        # stays open. No handler runs between the end of a `finally` and a return, or between two plain assignments.
         guard.enter(nested=False)
         try:
             guard.check_usable(inside=False)
@@ -141,12 +144,12 @@ class Consumer(Queries):
             deadline = engine.clock.monotonic() + timeout_s
             while True:
                 engine.group.polled_at = now = engine.clock.monotonic()
-                # The signal is cleared first, so that a later change sets it again and ends the wait.
+                # Cleared first, so that a later change sets the signal again and ends the wait.
                 engine.signal.clear()
                 self._handle_changes()
                 engine.take_starts(positions)
                 self._commits.auto_commit()
-                # Once the session is over, no records are returned, because other members may read them, too.
+                # After the session has expired, no records are returned, because other members may read them, too.
                 records = positions.take_records(limit) if engine.holds_session() else Records([])
                 self._ends.refresh(positions.owned, now)
                 self._rates.update(now)
@@ -200,32 +203,34 @@ class Consumer(Queries):
         return self._engine.holds_session()
 
     def group_metadata(self) -> bytes:
-        """Return this member and its generation for `send_offsets_to_transaction` of confluent-kafka's `Producer`.
+        """Return the group metadata (member and generation) for `send_offsets_to_transaction` of confluent-kafka's
+        `Producer`.
 
-        Call it for each transaction, because the result is valid only until the next rebalance.
-        Raises CommitFailed while this consumer is not a member (Java then returns metadata that no broker checks),
+        Call this method for each transaction, because the result is valid only until the next rebalance. Raises
+        CommitFailed while this consumer is not a member (Java then returns metadata that no broker checks),
         GroupMetadataUnknown if the linked librdkafka uses another format.
         """
         return self._commits.group_metadata()
 
     def wakeup(self) -> None:
-        """Make the waiting (otherwise the next) `poll` return at once. Any thread or signal handler may call this."""
+        """Make the current `poll`, or the next `poll` if none is running, return immediately. Any thread or signal
+        handler may call this."""
         self._woken = True
         self._engine.signal.set()
 
     def close(self, timeout_s: float = 30.0, leave: str = "default") -> None:
-        """Give all partitions back, leave the group or remain in it, then stop all threads. Idempotent.
+        """Give up all partitions, leave the group or remain a member (`leave`), then stop all threads. Idempotent.
 
-        `leave` (KIP-1092): with "leave", the member sends LeaveGroup at once, even if it is static. With "remain", its
-        session times out. With "default", a dynamic member leaves and a static member remains.
+        `leave` (KIP-1092): with "leave", even a static member sends LeaveGroup. With "remain", no LeaveGroup is sent,
+        and the session times out. With "default", a dynamic member leaves and a static member remains.
 
-        Calls `on_revoked` first, or `on_lost` if the session is over. Commits only if `auto_commit_interval_ms` is set.
-        An exception of a callback is raised after everything has been closed. Takes at most about `timeout_s` seconds.
+        Calls `on_revoked` first, or `on_lost` if the session has expired. Commits only if `auto_commit_interval_ms` is
+        set. A callback's exception is raised after everything is closed. Takes at most about `timeout_s` seconds.
         """
         if leave not in LEAVE_WORDS:
             raise ValueError(f"leave is {leave!r}; use one of {', '.join(LEAVE_WORDS)}")
         if self._guard.forked:
-            return  # This fork has nothing to close, and must not affect the parent's consumer.
+            return  # A forked process has nothing to close, and must not affect the parent's consumer.
         with self._guard.entered(closing=True, nested=False):
             if self._guard.closed:
                 return
@@ -247,12 +252,12 @@ class Consumer(Queries):
     ) -> None:
         """Commit and wait for the result. Temporary failures are retried for at most `timeout_s` seconds.
 
-        If `offsets` is None, the positions of all owned partitions are committed, so all records that polls have
-        returned count as done. After `assign`, the broker accepts commits only while the group has no members.
+        If `offsets` is None, the positions of all owned partitions are committed, so all records returned by polls
+        count as done. After `assign`, the broker accepts commits only while the group has no members.
 
         Raises CommitFailed (other members may own the partitions; do not retry), RebalanceInProgress,
         RetriableCommitFailed (the time is up, and it is unknown whether the offsets were stored), CommitRefused,
-        TopicDeleted (the topic that was read is deleted; a new topic of that name does not get these offsets),
+        TopicDeleted (the topic was deleted; a new topic with the same name does not get these offsets),
         TopicAuthorizationFailed, GroupIdMissing, FatalConsumerError.
         """
         self._commits.commit(offsets, timeout_s)
@@ -267,23 +272,24 @@ class Consumer(Queries):
     # Positions.
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the caller owns: they were assigned, and have not been taken away since."""
+        """Return the owned partitions: assigned, and not revoked or lost since."""
         return self._engine.owned
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the next offset that `poll` would return, or None while it is being looked up. Raises NotAssigned.
+        """Return the offset of the next record that `poll` may return, or None while this offset is being looked up.
+        Raises NotAssigned.
 
-        Commit the position even if no record was returned yet: under `latest`, the next owner would otherwise start at
-        a later end offset and skip records.
+        Commit the position even before the first record: otherwise, under `latest`, the next owner would start at a
+        later end offset and skip records.
         """
         with self._guard.entered():
             return self._engine.started().position(partition)
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return the distance in offsets from the position to the end offset, or None while either is unknown.
+        """Return the end offset minus the position, or None while either is unknown.
 
         Never blocks. The first call looks up the end offset in the background, and polls then keep it fresh
-        (`EndOffsets`). Under `read_committed` it is the last stable offset. Raises NotAssigned.
+        (`EndOffsets`). Under `read_committed`, the end offset is the last stable offset. Raises NotAssigned.
         """
         with self._guard.entered():
             positions = self._engine.started()
@@ -297,23 +303,23 @@ class Consumer(Queries):
         return self._ends.look_up(partitions)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue reading at `offset`, and drop records that were read ahead. Raises NotAssigned."""
+        """Continue reading at `offset`, and drop prefetched records. Raises NotAssigned."""
         with self._guard.entered():
             if offset < 0:
                 raise ValueError(f"offset {offset} is negative")
             self._engine.started().seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Continue at the first existing offset of these partitions (none given: of all owned). Raises NotAssigned.
+        """Continue at the first existing offset of these partitions (empty: all owned partitions). Raises NotAssigned.
 
         The offset is looked up in the background. Until it is known, `position` is None and no records are returned.
         """
         self._seek_to_edge(partitions, ResetPolicy.EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Continue at the end of these partitions (none given: of all owned). Raises NotAssigned.
+        """Continue at the end of these partitions (empty: all owned partitions). Raises NotAssigned.
 
-        Under `read_committed`, the end is the last stable offset. It is looked up as in `seek_to_beginning`.
+        Under `read_committed`, the end is the last stable offset. The lookup is as in `seek_to_beginning`.
         """
         self._seek_to_edge(partitions, ResetPolicy.LATEST)
 
@@ -325,7 +331,8 @@ class Consumer(Queries):
                 positions.seek_to_edge(wanted, edge)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these partitions until `resume` or until they are taken away. Raises NotAssigned."""
+        """Return no records of these partitions until `resume` is called or they are revoked or lost. Raises
+        NotAssigned."""
         with self._guard.entered():
             self._engine.started().pause(tuple(partitions))
 
@@ -339,12 +346,13 @@ class Consumer(Queries):
         return frozenset() if positions is None else positions.paused
 
     def out_of_range(self) -> OutOfRangeReport:
-        """Return a report of the OFFSET_OUT_OF_RANGE errors so far and the skipped offsets."""
+        """Return a report of all OFFSET_OUT_OF_RANGE errors and skipped offsets so far."""
         positions = self._engine.positions
         return OutOfRangeReport() if positions is None else positions.out_of_range
 
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """Return each partition stopped at an unreadable batch, with next offset and error. Any thread may call this.
+        """Return the partitions stopped at an unreadable batch, each with its next offset and error. Any thread may
+        call this.
 
         Each of these partitions is retried every second or two; a `seek` to the result of `batch_end` skips the batch.
         """
@@ -352,6 +360,6 @@ class Consumer(Queries):
         return {} if fetch is None else fetch.unreadable
 
     def truncations(self) -> TruncationReport:
-        """Return a report of the truncations so far: logs that lost records after this consumer had read them."""
+        """Return a report of all truncations so far. A truncated log has lost records that this consumer had read."""
         positions = self._engine.positions
         return TruncationReport() if positions is None else positions.truncations

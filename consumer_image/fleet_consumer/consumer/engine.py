@@ -1,7 +1,7 @@
 """The threads and state of one consumer, created from its settings: coordinator thread, fetch thread and positions.
 
-`CallGuard` checks each call of a consumer: one thread at a time may call it, only in the process that created it, and
-only until it is closed.
+`CallGuard` checks each call of a consumer. Only one thread at a time may call a consumer, only in the process that
+created the consumer, and only until it is closed.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def classic_member(
     clock: Clock,
     on_change: Callable[[], None],
 ) -> CoordinatorThread:
-    """Create a member with the classic protocol. Its thread is not started yet."""
+    """Create a member that uses the classic protocol, without starting its thread."""
     chance = random.Random()
     machine = ClassicMachine(settings, assignors, lambda: chance.uniform(0.8, 1.2))
     return CoordinatorThread(connection, settings, machine, clock=clock, on_change=on_change)
@@ -45,10 +45,10 @@ T = TypeVar("T")
 
 
 class Latch(threading.Event):
-    """An Event that a signal handler may set on the thread that it interrupts, even inside `clear` or `wait`.
+    """An Event that a signal handler may set, even if the handler interrupts `clear` or `wait` on the same thread.
 
-    A plain Event's lock is not reentrant, so the handler would wait forever for its own thread. If the handler
-    interrupts `clear`, its `set` may be lost, so store the request elsewhere, too, as `Consumer.wakeup` does.
+    A plain Event's lock is not reentrant, so the handler would deadlock. A `set` that interrupts `clear` may be lost,
+    so the request must also be stored elsewhere, as in `Consumer.wakeup`.
     """
 
     def __init__(self) -> None:
@@ -58,12 +58,12 @@ class Latch(threading.Event):
 
 
 class Engine:
-    """One consumer's threads and state. Only `membership` and `holds_session` may be called from any thread."""
+    """One consumer's threads and state. Any thread may call `membership` and `holds_session`, but no other method."""
 
     def __init__(self, settings: ConsumerSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        # Set by any thread that has a change for the user's thread.
+        # Any thread sets this event when it has a change for the user's thread.
         self.signal = Latch()
         assignors = tuple(
             load(each) if isinstance(each, str) else complete(each, type(each).__name__) for each in settings.assignors
@@ -75,7 +75,7 @@ class Engine:
         # Fetch thread and positions are None until the first `subscribe` or `assign`.
         self.fetch: FetchThread | None = None
         self.positions: Positions | None = None
-        # True after `assign`: no rebalance takes the partitions away.
+        # True after `assign`, which excludes rebalances.
         self.manual = False
         # The fatal error that every call except `close` raises.
         self.fatal: Exception | None = None
@@ -85,7 +85,8 @@ class Engine:
             self.group.start()
 
     def start(self) -> None:
-        """Unless already started, open librdkafka's consumer, which checks its settings, and start both threads."""
+        """Create librdkafka's consumer, which checks its settings, and start both threads. Does nothing if already
+        started."""
         if self.fetch is not None:
             return
         settings = self.settings
@@ -119,7 +120,7 @@ class Engine:
         return frozenset() if self.positions is None else self.positions.owned
 
     def membership(self) -> Membership:
-        """Return the membership. Its `error` is the group's, otherwise that of `positions`, otherwise librdkafka's."""
+        """Return the membership. Its `error` is the error of the group, else of `positions`, else of librdkafka."""
         membership = self.group.snapshot
         error: Exception | None = self.positions.last_error if self.positions is not None else None
         if error is None and self.fetch is not None:
@@ -129,7 +130,8 @@ class Engine:
         return dataclasses.replace(membership, error=error)
 
     def holds_session(self) -> bool:
-        """True while no other member can own the partitions: always after `assign`, else until `fence_deadline`."""
+        """True while no other member can own the partitions: always after `assign`, otherwise until
+        `fence_deadline`."""
         return self.manual or self.clock.monotonic() < self.group.fence_deadline
 
     def check_group(self, call: str) -> None:
@@ -146,7 +148,7 @@ class Engine:
             self.fail(error)
 
     def fail(self, error: Exception) -> NoReturn:
-        """Raise an error. If it is fatal, later calls raise it, too."""
+        """Raise the error. A fatal error is stored, so that later calls raise it, too."""
         if isinstance(error, errors.FatalConsumerError):
             self.fatal = error
         raise error
@@ -175,7 +177,8 @@ class CallGuard:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Reentrant: if a signal handler's exception leaves it locked, its owner can enter again and repair the state.
+        # Reentrant: if a signal handler's exception leaves the lock held, the same thread can enter again and repair
+        # the state.
         self.lock = threading.RLock()
         self.thread: int | None = None
         self._pid = os.getpid()
@@ -187,8 +190,8 @@ class CallGuard:
 
     @contextmanager
     def entered(self, *, closing: bool = False, nested: bool = True) -> Iterator[None]:
-        """Run a call. `nested`: the call is allowed inside a callback. `closing`: it is allowed after `close` or a
-        failure. Raises ForkedConsumer, ConcurrentUse, ConsumerClosed, and the fatal error that ended the consumer."""
+        """Run a call. `nested` calls are allowed inside a callback, `closing` calls after `close` or a failure. Raises
+        ForkedConsumer, ConcurrentUse, ConsumerClosed, and the fatal error that ended the consumer."""
         inside = self.enter(nested=nested)
         try:
             self.check_usable(inside=inside, closing=closing)
@@ -199,7 +202,8 @@ class CallGuard:
                 self.lock.release()
 
     def enter(self, *, nested: bool) -> bool:
-        """Start a call. Returns True inside another call of this thread. If False, end the call as `entered` does."""
+        """Start a call. Returns True inside another call of the same thread; otherwise the caller must end the call as
+        `entered` does."""
         if self.forked:
             raise errors.ForkedConsumer(
                 f"group {self._engine.settings.group_id!r}: this consumer was created by process {self._pid}, and this "
@@ -216,7 +220,8 @@ class CallGuard:
         return inside
 
     def check_usable(self, *, inside: bool, closing: bool = False) -> None:
-        """Raise if the consumer is closed or has failed. Restore the positions if an exception interrupted a poll."""
+        """Raise an error if the consumer is closed or has failed. Restores the positions if an exception has
+        interrupted a poll."""
         if not closing:
             if self.closed and not inside:
                 raise errors.ConsumerClosed("this consumer is closed")

@@ -1,7 +1,7 @@
 """A group's records in `__consumer_offsets`: its committed offsets and its last generation.
 
 The coordinator returns the same offsets (`Consumer.committed`), but the topic also has their commit times, and can be
-read while the coordinator is unavailable. Reading it needs the permission Read, which few principals have.
+read while the coordinator is unavailable. Reading the topic needs Read permission, which few principals have.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,8 @@ __all__ = ["GroupMetadataValue", "OffsetCommitValue", "StoredOffsets", "read_gro
 @dataclass(frozen=True, slots=True)
 class StoredOffsets:
     """One group's records in `partition` of `__consumer_offsets`. `group` is None if its metadata record is missing or
-    was deleted. `unknown` counts the partition's records of unknown kind or version, also those of other groups."""
+    was deleted. `unknown` counts the partition's records of unknown kind or version, including records of other
+    groups."""
 
     partition: int
     offsets: Mapping[TopicPartition, OffsetCommitValue]

@@ -1,7 +1,7 @@
-"""A thread that runs jobs for tasks of an event loop, one after the other, and the handover of records to the tasks.
+"""A thread that runs jobs for an event loop's tasks, one after another, and the handover of records to the tasks.
 
-A job may call back into the event loop and wait for the result (`wait_for`). Meanwhile the thread runs jobs that are
-allowed inside callbacks; otherwise a callback that awaits such a job would deadlock.
+A job may run a callback on the event loop and wait for its end (`wait_for`). While waiting, the thread runs jobs that
+are allowed inside callbacks; otherwise a callback that awaits a job would deadlock.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ class _Job:
 
 class OwnerThread:
     """A thread that starts with the first job and ends after the job marked `last`. Belongs to one event loop.
-    `interrupt` must soon end the interruptible job that is running or, if there is none, the next one."""
+    `interrupt` must make the current interruptible job end soon or, if none is running, the next interruptible job."""
 
     def __init__(self, name: str, interrupt: Callable[[], None]) -> None:
         self._name = name
         self._interrupt = interrupt
         self._loop: asyncio.AbstractEventLoop | None = None
-        # Guards the jobs and flags below; notified of new jobs and finished callbacks.
+        # Guards the jobs and flags below. Waiters are notified of new jobs and finished callbacks.
         self._changed = threading.Condition()
         self._jobs: deque[_Job] = deque()
         self._interruptible = False
@@ -51,8 +51,8 @@ class OwnerThread:
     ) -> asyncio.Future[T]:
         """Queue a job. Must be called on the event loop's thread.
 
-        Cancelling the future does not cancel the job. `in_callbacks`: it may run while another job waits for a
-        callback. Raises ConsumerClosed after the last job, and ConcurrentUse on another event loop.
+        Cancelling the future does not cancel the job. With `in_callbacks`, the job may run while another job waits for
+        a callback. Raises ConsumerClosed after the last job, and ConcurrentUse on another event loop.
         """
         loop = asyncio.get_running_loop()
         if self._loop is None:
@@ -137,14 +137,15 @@ class OwnerThread:
 
 
 class Handover:
-    """Records that no task has taken yet, or the error of the last poll. Any thread may use it; no method blocks."""
+    """Records that no task has taken yet, or the error of the last poll. Thread-safe; no method blocks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque()
-        # Offsets without records. A partition's gap follows its waiting records; it is taken with the last or later.
+        # Offsets without records. A partition's gap follows its waiting records, and is taken with the last of them or
+        # later.
         self._gaps: dict[TopicPartition, Gap] = {}
-        # The number of records taken from the first run.
+        # The number of records that were taken from the first run.
         self._taken = 0
         self._failure: Exception | None = None
 
@@ -182,7 +183,7 @@ class Handover:
             return Records(runs, self._passed())
 
     def take_one(self) -> Record | None:
-        """Take the next record, or return None if there is none. Gaps are skipped."""
+        """Take and return the next record, or None if no record is waiting. Gaps are skipped."""
         with self._lock:
             self._passed()
             if not self._runs:
@@ -213,7 +214,7 @@ class Handover:
             self._taken = 0
 
     def _passed(self) -> dict[TopicPartition, Gap]:
-        """Take the gaps of the partitions for which no records are waiting."""
+        """Take and return the gaps of partitions without waiting records."""
         behind = {run.topic_partition for run in self._runs}
         passed = {part: gap for part, gap in self._gaps.items() if part not in behind}
         self._gaps = {part: gap for part, gap in self._gaps.items() if part in behind}

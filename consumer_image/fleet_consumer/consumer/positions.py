@@ -1,8 +1,8 @@
-"""The partitions that a consumer owns, the position of each, and the records that may be returned.
+"""The partitions that a consumer owns, their positions, and the records that may be returned.
 
-The coordinator thread looks up the starting position of a partition, and the fetch thread reads from there. An owned
-partition first has no position (during the lookup). Then it is read (it has a `PartitionBuffer`), perhaps paused, and
-finally given back. Everything here belongs to the user's thread; nothing here may call user code.
+The coordinator thread looks up a partition's starting position, and the fetch thread reads from this position. An owned
+partition has no position during the lookup. While being read, it has a `PartitionBuffer`, and may be paused. In the
+end, it is revoked or lost. Only the user's thread may use this module, and nothing here may call user code.
 
 Decision: docs/decisions/0021-partition-ends-and-interrupted-polls.md.
 """
@@ -25,12 +25,12 @@ from fleet_consumer.group.membership import OffsetAndMetadata
 from fleet_consumer.record import Gap, Records, TopicPartition, names
 
 Buffers = dict[TopicPartition, PartitionBuffer | None]
-"""One consumer's owned partitions, each with its buffer, or with None until its starting position is known."""
+"""One consumer's owned partitions, each with its buffer (None until the starting position is known)."""
 
 
 class PausedPartitions:
-    """The paused partitions among `buffers`. Pauses may last for hours, and thousands of partitions may be paused, so
-    the memory of the records held back is limited, for each partition and for all of them together."""
+    """The paused partitions among `buffers`. Pauses may last for hours, and thousands of partitions may be paused. So
+    the memory of held records (records fetched but not returned) is limited, per partition and in total."""
 
     def __init__(self, fetch: FetchThread, buffers: Buffers, settings: ConsumerSettings) -> None:
         self._fetch = fetch
@@ -47,7 +47,7 @@ class PausedPartitions:
                 buffer.paused = True
 
     def resume(self, partitions: tuple[TopicPartition, ...]) -> list[PartitionBuffer]:
-        """End the pauses. Returns the buffers that are read again, because their held records had been dropped."""
+        """End the pauses. Returns the buffers that are fetched again because their held records were dropped."""
         sought = []
         self.partitions.difference_update(partitions)
         for part in partitions:
@@ -67,9 +67,9 @@ class PausedPartitions:
     def bound_memory(self) -> None:
         """Stop fetching paused partitions that fill their share of the budget; drop held records beyond the budget.
 
-        All paused partitions have equal shares, so none uses the memory of others. Because a fetch brings many records
-        at a time, the budget may still be exceeded. Then the held records of the largest partitions are dropped. When
-        the pause ends, these records are fetched again and returned, even if they exceed the budget.
+        All paused partitions have equal shares, so none uses the memory of others. A fetch returns many records, so the
+        budget may still be exceeded; then the partitions with the most held bytes are dropped. After the pause, dropped
+        records are fetched again and returned, even if they exceed the budget.
         """
         held_back = self._fetch.read_ahead.held_back
         share = self._bytes_max // max(1, len(self.partitions))
@@ -93,11 +93,11 @@ class PausedPartitions:
             self._fetch.hold(buffer.topic_partition)
 
     def _drop(self, former: PartitionBuffer) -> None:
-        """Drop the held records of a partition. Records fetched after them are dropped, too, until the pause ends."""
+        """Drop the held records of a partition, and all records fetched until the pause ends."""
         self._hold(former)
         buffer = PartitionBuffer(former.topic_partition, former.position, former.leader_epoch, paused=True)
         buffer.on_hold = buffer.dropped = True
-        # The order matters: after an interruption, `Positions.start_over` must find a current buffer.
+        # This order is required: after an interruption, `Positions.start_over` must find a current buffer.
         self._buffers[former.topic_partition] = buffer
         former.current = False
         # Cleared to free memory, because the fetch thread keeps the former buffer until the next seek.
@@ -107,11 +107,11 @@ class PausedPartitions:
 logger = logging.getLogger(__name__)
 
 Place = tuple[PartitionBuffer, int]
-"""The point that a partition has reached: its buffer, which a seek replaces, and its position."""
+"""A partition's progress: its buffer (a seek replaces the buffer) and its position."""
 
 
 class Positions:
-    """The partitions that one consumer owns, after the rebalances that its user's thread has handled so far."""
+    """The partitions that one consumer owns, after all rebalances that its user's thread has handled."""
 
     def __init__(self, group: CoordinatorThread, fetch: FetchThread, settings: ConsumerSettings) -> None:
         self._fetch = fetch
@@ -122,8 +122,8 @@ class Positions:
         self._starts = StartLookups(group, settings, self._watch)
         self.out_of_range = OutOfRangeReport()
         self.truncations = TruncationReport()
-        # True while records may have left the queues without having reached the user. If the next call finds it true,
-        # an exception has interrupted a poll (`start_over`). Assigning a plain attribute cannot be interrupted.
+        # True while records may have left the queues without having reached the user. If still True at the next call,
+        # an exception has interrupted a poll, and `start_over` is called. A plain assignment cannot be interrupted.
         self.unsettled = False
         # Offsets that were deleted before they were read, and that are not yet reported to the user.
         self._deleted: dict[TopicPartition, Gap] = {}
@@ -140,13 +140,14 @@ class Positions:
 
     @property
     def last_error(self) -> errors.ConsumerError | None:
-        """An error if a person must act to get a starting position, or if lookups take long. Any thread may read it."""
+        """Error if a person must act to get a starting position, or if lookups take long; otherwise None.
+        Thread-safe."""
         return self._starts.last_error
 
     # Called for rebalances and `Consumer.assign`.
 
     def assign(self, partitions: Iterable[TopicPartition], appeared: frozenset[TopicPartition]) -> None:
-        """Add these partitions, still without positions. Partitions in `appeared` will start at their beginning."""
+        """Add these partitions, without positions. Partitions in `appeared` will start at their beginning."""
         for part in partitions:
             self._buffers.setdefault(part, None)
         self._starts.appeared |= appeared
@@ -156,7 +157,7 @@ class Positions:
         self._starts.look_up([part for part, buffer in self._buffers.items() if buffer is None and part not in asked])
 
     def stop_delivery(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no more records of these partitions. They stay owned, with their positions, until
+        """Return no more records of these partitions. They remain owned and keep their positions until
         `discard_partitions`.
 
         Records that the fetch thread delivers later are ignored, because the buffers are no longer current.
@@ -171,7 +172,7 @@ class Positions:
 
     def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         gone = frozenset(partitions)
-        # If a partition had no position, a seek in its revocation callback may have started to read it; stop that.
+        # A seek in the revocation callback may have started to read a partition without a position; stop reading it.
         self.stop_delivery(part for part in gone if (buffer := self._buffers.get(part)) is not None and buffer.current)
         for part in gone:
             self._buffers.pop(part, None)
@@ -180,7 +181,7 @@ class Positions:
         self._starts.discard_partitions(gone)
 
     def committable(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all known positions, each with the leader epoch of the record before it."""
+        """Return all known positions, each with the leader epoch of the record before the position."""
         return {
             part: OffsetAndMetadata(buffer.position, buffer.leader_epoch)
             for part, buffer in self._buffers.items()
@@ -218,8 +219,8 @@ class Positions:
         if former is None and lost is not None and offset <= lost.offset:
             self._starts.seek_unconfirmed(partition, Start(offset, lost.leader_epoch))
             return
-        # After a seek back, the former position's leader epoch still detects a truncation. After a seek ahead, the new
-        # position's epoch is unknown.
+        # After a seek backwards, the former position's leader epoch still detects a truncation. After a seek forwards,
+        # the new position's epoch is unknown.
         epoch = former.leader_epoch if former is not None and offset <= former.position else -1
         buffer = PartitionBuffer(partition, offset, epoch, paused=partition in self._paused.partitions)
         self._buffers[partition] = buffer
@@ -234,7 +235,8 @@ class Positions:
         self._fetch.seek(buffer)
 
     def seek_to_edge(self, partitions: tuple[TopicPartition, ...], edge: ResetPolicy) -> None:
-        """Continue at the beginning or end, whatever the reset policy. There is no position until it is looked up."""
+        """Continue at the beginning or end, regardless of the reset policy. The position is None until the lookup
+        ends."""
         self._check_owned(partitions)
         self._checks.discard_partitions(partitions)
         self._starts.seek_to_edge(partitions, edge)
@@ -262,7 +264,7 @@ class Positions:
         """Start reading at the positions that lookups have found, and look up the remaining partitions again.
 
         Raises the error of the first refused lookup; its partitions are looked up again after `LOOKUP_RETRY_S` seconds.
-        Raises NoOffsetForPartition for partitions without an offset under the policy `none`; they wait for a seek.
+        Raises NoOffsetForPartition for partitions without an offset under the policy `none`; these need a seek.
         """
         if not (self._starts.pending or self._checks.pending or self._watch.check_due):
             return
@@ -287,7 +289,7 @@ class Positions:
         for buffer, starts in self._checks.cuts(self._buffers):
             part = buffer.topic_partition
             if starts.found[part].offset > buffer.position:
-                # The fetch thread's position was checked. The log was truncated only beyond the user's position, so
+                # The check used the fetch thread's position. The log was truncated only after the user's position, so
                 # reading continues at the user's position.
                 starts.found[part] = Start(buffer.position, buffer.leader_epoch)
             self._stop_reading(buffer)
@@ -300,7 +302,7 @@ class Positions:
             raise error
 
     def take_records(self, limit: int) -> Records:
-        """Return at most `limit` records that were read ahead. `unsettled` is True until the user has these records."""
+        """Return at most `limit` prefetched records. `unsettled` is True until the user has these records."""
         self._unsettle()
         out_of_range: list[tuple[PartitionBuffer, OutOfRange]] = []
         records = self._fetch.take_records(limit, lambda buffer, what: out_of_range.append((buffer, what)))
@@ -315,7 +317,8 @@ class Positions:
         return records
 
     def _take_deleted(self, records: Records) -> Iterator[tuple[TopicPartition, Gap]]:
-        """Yield deleted offsets as gaps, so that commits get past them, unless records or a seek moved the position."""
+        """Yield deleted offsets as gaps, so that commits include them. Skips partitions whose position has moved
+        since."""
         deleted, self._deleted = self._deleted, {}
         for part, gap in deleted.items():
             buffer, behind = self._buffers.get(part), records.gaps.get(part, Gap(gap.next, gap.next))
@@ -329,10 +332,10 @@ class Positions:
         self.unsettled = False
 
     def start_over(self) -> None:
-        """After an exception has interrupted a poll, continue where the last complete poll ended.
+        """After an exception has interrupted a poll, continue at the end of the last complete poll.
 
         The interrupted poll may have lost messages from librdkafka, and moved positions past records that the user did
-        not get. If this method is interrupted itself, the next call repeats all of it.
+        not get. If this method is also interrupted, the next call repeats it completely.
         """
         self._fetch.read_ahead.take_back()
         fresh = self._replaced
@@ -354,7 +357,7 @@ class Positions:
         self.unsettled = True
 
     def _begin(self, partitions: tuple[TopicPartition, ...], starts: Starts) -> list[Exception]:
-        """Read partitions whose start was found, and look up the others again. Returns the errors to raise."""
+        """Start reading partitions whose start was found, and look up the others again. Returns the errors to raise."""
         buffers = []
         for part in partitions:
             start = starts.found.get(part)
@@ -387,7 +390,7 @@ class Positions:
         self._starts.out_of_range(part, buffer.position)
 
     def _stop_reading(self, buffer: PartitionBuffer, *, remade: bool = False) -> None:
-        """Stop reading and drop the position (`remade`: the topic was recreated). The caller must start a lookup."""
+        """Stop reading, and remove the position (`remade`: the topic was recreated). The caller must start a lookup."""
         part = buffer.topic_partition
         self._starts.set_lost(buffer, remade=remade)
         self._checks.looked_up(buffer)

@@ -1,8 +1,8 @@
 """Queries to brokers: calls that need no membership, end offsets for `lag`, and detection of silent partitions.
 
-End offsets are kept fresh for `Consumer.lag` without blocking. librdkafka knows them only from its fetches, at the
-wrong isolation level, and only for partitions that it currently fetches. So the leaders are queried, with one request
-to each leader, and only while `lag` is in use.
+End offsets are kept up to date for `Consumer.lag` without blocking. librdkafka knows end offsets only from fetches, at
+the wrong isolation level, and only of partitions that it is fetching. So each leader is queried with one request, but
+only while `lag` is in use.
 """
 
 import random
@@ -36,7 +36,8 @@ class Queries:
     def committed(
         self, partitions: Iterable[TopicPartition] | None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return the group's committed offsets of `partitions` (None: of all); None for a partition without one.
+        """Return the group's committed offsets of `partitions` (None: all partitions). The value is None for a
+        partition without a committed offset.
 
         Raises OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed, GroupAuthorizationFailed,
         GroupIdMissing.
@@ -49,9 +50,9 @@ class Queries:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record of each partition whose timestamp is the given time (milliseconds since 1970) or
-        later, or None if there is none. Raises ValueError for a negative time, OffsetLookupFailed (also when the time
-        is up), TopicAuthorizationFailed."""
+        """Return, for each partition, the offset of the first record with the given timestamp (milliseconds since 1970)
+        or a later one. The value is None without such a record. Raises ValueError for a negative time,
+        OffsetLookupFailed (also when the time is up), TopicAuthorizationFailed."""
         negative = {part: time for part, time in times.items() if time < 0}
         if negative:
             raise ValueError(f"times must not be negative: {negative}; see beginning_offsets and end_offsets")
@@ -76,17 +77,17 @@ class Queries:
         return {part: start.offset for part, start in found.items()}
 
     def batch_end(self, partition: TopicPartition, offset: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
-        """Return the offset after the batch that contains `offset`, according to the header of the batch. A seek to it
-        skips a batch that `unreadable` reports.
+        """Return the offset after the batch that contains `offset`, according to the header of the batch. A seek to
+        this offset skips a batch that `unreadable` reports.
 
-        If the partition's leader cannot read the batch either, the result is the next offset that the leader can read.
+        If the partition's leader also cannot read the batch, the result is the next offset that the leader can read.
         Raises OffsetLookupFailed (also when the time is up, or if the header is damaged), TopicAuthorizationFailed.
         """
         return self._ask(find_batch_end(partition, offset), timeout_s, f"the end of the batch at offset {offset}")
 
     def partitions_for(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[PartitionInfo, ...]:
-        """Return the partitions of a topic, sorted by number; empty if the brokers do not know the topic.
-        Raises MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed."""
+        """Return the partitions of a topic, sorted by number; empty for a topic unknown to the brokers. Raises
+        MetadataLookupFailed (also when the time is up), TopicAuthorizationFailed."""
         if not topic:
             raise ValueError("the topic's name is empty")
         flow = describe_topics((topic,))
@@ -111,18 +112,19 @@ class Queries:
         what: str,
         timed_out: type[errors.ConsumerError] = errors.OffsetLookupFailed,
     ) -> T:
-        """Run a flow and return its result. Raises `timed_out`, whose message contains `what`, when the time is up."""
+        """Run a flow and return its result. Raises `timed_out` when the time is up; `what` names the result in the
+        message."""
         with self._guard.entered():
             self._engine.start_group()
             return self._engine.wait_for(self._engine.group.start_flow(flow), timeout_s, what, timed_out)
 
 
 FRESH_S: Final = 1.0
-"""Age in seconds at which end offsets are looked up again."""
+"""Maximum age in seconds of end offsets before a new lookup."""
 ASKING_S: Final = 60.0
-"""Seconds after the last call of `lag` during which polls keep end offsets fresh."""
+"""Seconds after the last call of `lag` during which polls update end offsets."""
 PATIENCE_S: Final = 10.0
-"""Timeout of one lookup in seconds, so that a hanging broker does not delay the end offsets from other brokers."""
+"""Timeout of one lookup in seconds: a hanging broker must not delay the end offsets from other brokers."""
 
 
 class EndOffsets:
@@ -137,7 +139,8 @@ class EndOffsets:
         self._asked_at = self._wanted_until = float("-inf")
 
     def end_of(self, partition: TopicPartition, owned: frozenset[TopicPartition], now: float) -> int | None:
-        """Return the end offset, or None while unknown. Looks up all `owned` partitions if the end offsets are old."""
+        """Return the end offset, or None while unknown. Starts a lookup for all `owned` partitions if the end offsets
+        are old."""
         self._wanted_until = now + ASKING_S
         self.refresh(owned, now, unknown=partition)
         return self._ends.get(partition)
@@ -152,7 +155,7 @@ class EndOffsets:
         if self._lookup is not None:
             self._lookup.cancel()
             self._lookup = None
-        # A new partition is looked up at once, even if the other end offsets are still fresh.
+        # A new partition is looked up immediately, even if the other end offsets are not old.
         new = unknown is not None and unknown not in self._asked
         if owned and (new or now >= self._asked_at + FRESH_S):
             self._asked, self._asked_at = owned, now
@@ -175,10 +178,10 @@ SILENT_S: Final = 30.0
 
 
 class SilentPartitions:
-    """Detection of partitions whose leaders return nothing. Belongs to the user's thread.
+    """Detects partitions whose leaders return no data at the current position. Belongs to the user's thread.
 
-    If a batch has a damaged length that is too large, the broker treats the batch as the end of its file. It then
-    returns neither bytes nor an error, although the log continues, and librdkafka reports nothing. So the leaders of
+    If a batch's length field is damaged and too large, the broker treats the batch as the end of the file. Although the
+    log continues, the broker then returns neither bytes nor an error, and librdkafka reports nothing. So the leaders of
     partitions without progress are queried.
     """
 
@@ -190,12 +193,12 @@ class SilentPartitions:
         self._check_at = float("-inf")
 
     def ask(self, now: float) -> None:
-        """Report partitions whose leaders return nothing at the current position, according to the last query. Then
-        query the leaders of partitions without progress since the last check.
+        """Report partitions whose leaders returned no data in the last query. Then query the leaders of partitions
+        without progress since the last check.
 
-        Must not be called in polls with `max_records` 0: partitions make no progress then, as no records are taken.
-        In other polls, too, a partition's records may only be waiting for the user. A query stops at the first such
-        partition, so it checks partitions in random order to reach each of them eventually.
+        Must not be called in polls with `max_records` 0, in which no partition makes progress. In other polls, a
+        partition without progress may simply have records that the user has not taken. A query stops at the first such
+        partition, so partitions are checked in random order.
         """
         positions, fetch, settings = self._engine.positions, self._engine.fetch, self._engine.settings
         if positions is None or fetch is None:

@@ -1,7 +1,7 @@
 """The rates of the partitions that a consumer owns, for assignors that assign by load (`TakesRates`).
 
-A rate is the growth of a partition's end offset or, while that is unknown, of the position. It counts offsets, not
-records, so it is a little too large in a compacted or transactional topic.
+A rate is the growth of a partition's end offset or, while the end offset is unknown, of the position. Rates count
+offsets, not records, so they are slightly too large in compacted or transactional topics.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,15 +16,15 @@ from fleet_consumer.record import TopicPartition
 HALF_LIFE_S: Final = 60.0
 """Age in seconds at which an observation has half its weight."""
 KNOWN_AFTER_S: Final = 30.0
-"""Seconds for which a partition must be observed before its rate is known."""
+"""Minimum seconds of observation before a partition's rate is known."""
 SHORTEST_S: Final = 1.0
-"""Minimum seconds between two observations; an observation that comes sooner is ignored."""
+"""Minimum seconds between two observations; earlier observations are ignored."""
 ENDS_INTERVAL_S: Final = 10.0
 
 
 @dataclass(slots=True)
 class _Observed:
-    """The last offset observed and its time, the weighted mean of the rates so far, and the sum of their weights."""
+    """A partition's last observed offset with its time, the weighted mean of its rates, and the sum of the weights."""
 
     offset: int
     at: float
@@ -39,7 +39,7 @@ class RateEstimator:
         self._observed: dict[TopicPartition, _Observed] = {}
 
     def observe(self, offsets: Mapping[TopicPartition, int], now: float) -> None:
-        """Record offsets. If an offset is lower than before, after a seek or truncation, observation starts again."""
+        """Record offsets. If an offset is lower than before (after a seek or truncation), observation restarts."""
         for part, offset in offsets.items():
             seen = self._observed.get(part)
             if seen is None or offset < seen.offset:

@@ -1,4 +1,4 @@
-"""Reports of positions that the log no longer had, because unread records were deleted or read records were lost.
+"""Reports of positions outside the log, because unread records were deleted or read records were lost.
 
 Decision: docs/decisions/0050-waiting-retries.md.
 """
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """An out-of-range position and the offset it was reset to."""
+    """An out-of-range position, and the offset `start` to which it was reset."""
 
     partition: TopicPartition
     position: int
@@ -47,7 +47,7 @@ class OutOfRangeReport:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A truncated log: the `position` before the truncation, and the offset `start` at which reading continued.
+    """A log truncation: the `position` before the truncation, and the offset `start` at which reading continued.
 
     An unclean leader election truncated the log at `start`. If the topic was `remade` (deleted and created again), it
     has a new log, and reading continued at the beginning of the new log.
@@ -60,13 +60,14 @@ class Truncation:
 
     @property
     def cut(self) -> int:
-        """Number of offsets that were read and then lost. They may have other records now. 0 for a recreated topic."""
+        """Number of offsets that were read and then lost. Other records may have these offsets now. 0 for a recreated
+        topic."""
         return 0 if self.remade else max(0, self.position - self.start)
 
 
 @dataclass(frozen=True, slots=True)
 class TruncationReport:
-    """A consumer's truncations, `remade` of them due to recreated topics. `cut` counts the lost offsets."""
+    """A consumer's truncations. `remade` counts the truncations by recreated topics, `cut` the lost offsets."""
 
     count: int = 0
     remade: int = 0

@@ -32,31 +32,28 @@ POSITIVE = (
 class ConsumerSettings:
     """All settings of a consumer. Times are in milliseconds.
 
-    `group_id`: None for a consumer that neither joins a group nor commits, and only uses `assign`.
+    `group_id`: None for a consumer that only uses `assign` and neither joins a group nor commits.
 
     `assignors`: names for `fleet_consumer.assignors.load`, or assignor objects (never shared by consumers), in order of
-    preference. If all assignors are cooperative, members keep their partitions during rebalances.
-    `group_instance_id` makes the member static (KIP-345). `client_rack` is the rack of the member, for rack-aware
-    assignors and fetches from a near replica (KIP-392, KIP-881).
-    `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H` (KIP-1106), for partitions without a
-    committed offset. The default is `earliest`, because Java's `latest` skips records written before the first commit.
-    Under every policy, partitions that appear after the first assignment start at the beginning, and reading continues
-    at the log's start if the position or committed offset is below it.
-    `auto_commit_interval_ms`: by default None, unlike in Java. The caller then commits, because an automatic commit of
-    unhandled records would lose them. With a number, `poll`, revocations and `close` commit the positions that earlier
-    polls have reached.
-    `retry_authentication`: if True, a refused login or failed TLS handshake is retried every ten seconds and only
-    reported by `membership().error`, so that credentials can be renewed. If False, as in Java, `poll` raises
-    AuthenticationFailed after the first refusal, and the consumer can only be closed.
+    preference. If all assignors are cooperative, members keep their partitions during rebalances. `group_instance_id`
+    makes the member static (KIP-345). `client_rack` is the rack of the member, for rack-aware assignors and fetches
+    from a near replica (KIP-392, KIP-881). `auto_offset_reset`: `earliest`, `latest`, `none` or `by_duration:PT1H`
+    (KIP-1106), for partitions without a committed offset. The default is `earliest`, because Java's `latest` skips
+    records written before the first commit. Under every policy, partitions that appear after the first assignment start
+    at the beginning. If the position or committed offset is below the log's start, reading continues at the log's
+    start. `auto_commit_interval_ms`: by default None, unlike in Java. The caller then commits, because an automatic
+    commit of unhandled records would lose them. With a number, `poll`, revocations and `close` commit the positions
+    reached by earlier polls. `retry_authentication`: if True, a refused login or failed TLS handshake is retried every
+    ten seconds, so that credentials can be renewed; only `membership().error` reports the failure. If False, as in
+    Java, `poll` raises AuthenticationFailed after the first failure, and the consumer can only be closed.
     `paused_bytes_max` limits the memory of all records held back for paused partitions: keys, values, headers and their
-    Python objects. librdkafka's own prefetching (`queued.max.messages.kbytes`) is not included.
-    `rebalance_timeout_ms`: None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka
-    properties; `librdkafka.settings.ALLOWED_PROPERTIES` lists the allowed ones.
-    `on_statistics` gets librdkafka's statistics, a JSON string, every `statistics_interval_ms`, on any thread of the
-    consumer. It must return quickly; its exceptions are logged. `debug` lists librdkafka's debug contexts (such as
-    `"fetch,broker"`); `log_level` is a syslog level (7 for debug lines). librdkafka's log lines go to the logger
-    `fleet_consumer.librdkafka.settings`.
-    Raises ValueError, which names the setting, for invalid values.
+    Python objects. librdkafka's own prefetching (`queued.max.messages.kbytes`) is not included. `rebalance_timeout_ms`:
+    None means `max_poll_interval_ms`, as in Java. `properties` are further librdkafka properties;
+    `librdkafka.settings.ALLOWED_PROPERTIES` lists the allowed ones. `on_statistics` gets librdkafka's statistics, a
+    JSON string, every `statistics_interval_ms`, on any thread of the consumer. It must return quickly; its exceptions
+    are logged. `debug` lists librdkafka's debug contexts (such as `"fetch,broker"`); `log_level` is a syslog level (7
+    for debug lines). librdkafka's log lines go to the logger `fleet_consumer.librdkafka.settings`. Raises ValueError,
+    which names the setting, for invalid values.
     """
 
     connection: ConnectionSettings

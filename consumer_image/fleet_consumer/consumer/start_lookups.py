@@ -1,8 +1,8 @@
-"""Lookups of starting positions, repeated for each partition until it has a position, and regular checks of logs.
+"""Lookups of starting positions, repeated until each partition has a position, and periodic checks of logs.
 
 The checks find recreated topics and leader elections, which librdkafka does not handle completely. In a recreated
-topic, it continues at its position in the former topic. After an election it checks positions, but its report is lost
-if a seek happens at that moment, and it does not check positions that were set by a seek.
+topic, librdkafka continues at its position in the former topic. After an election, it checks positions, but not those
+set by a seek, and its report is lost if a seek happens at the same moment.
 
 Decision: docs/decisions/0019-truncated-logs.md.
 """
@@ -23,19 +23,20 @@ from fleet_consumer.group import errors
 from fleet_consumer.record import TopicPartition, names
 
 LOGS_INTERVAL_S = 30.0
-"""Maximum seconds between two checks of the logs. A check is one small request; meanwhile, ten heartbeats are sent."""
+"""Maximum seconds between two checks of the logs. A check costs one small request, compared with ten heartbeats in the
+same time."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """One partition's log. Kept after the partition is taken away, to tell later whether its topic was recreated."""
+    """One partition's log. Kept after the partition is revoked, to detect later that its topic was recreated."""
 
     topic_id: UUID | None = None
     # The id under which the partition was read before its topic was recreated.
     former_id: UUID | None = None
     # The highest position before a seek within the current topic.
     reached: int = 0
-    # True if the id was requested separately, because the partition was sought before any lookup returned the id.
+    # True if the id was requested separately, because a seek came before any lookup returned the id.
     asked: bool = False
 
 
@@ -50,7 +51,7 @@ class LogWatch:
 
     @property
     def check_due(self) -> bool:
-        """True if `changes` should be called, because a check has ended or no check has started."""
+        """True if `changes` should be called: a check has ended, or no check has started."""
         return self._log_check is None or self._log_check.done
 
     def ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
@@ -58,7 +59,7 @@ class LogWatch:
         return {part: topic_id for part, topic_id in known.items() if topic_id is not None}
 
     def begun(self, partition: TopicPartition, topic_id: UUID | None) -> None:
-        """Record that a partition is read from a starting position that was found under this topic id."""
+        """Record the topic id under which a partition's starting position was found."""
         log = self._logs[partition]
         if topic_id is None or topic_id == log.topic_id:
             return
@@ -72,11 +73,12 @@ class LogWatch:
         log.reached = max(position, log.reached)
 
     def id_at(self, partition: TopicPartition, offset: int, position: int | None) -> UUID | None:
-        """Return the id of a committed `offset`'s topic, or None if unknown; `position` is the current position.
+        """Return the id of the topic that an `offset` to commit belongs to, or None if unknown. `position`: current
+        position.
 
-        A caller may still commit records of a deleted topic while the topic created in its place is already read. An
-        offset above all positions in the new topic belongs to the former topic. Committed under the new id, it would
-        skip records.
+        A caller may commit records of a deleted topic after reading of its replacement has begun. An offset above all
+        positions in the new topic belongs to the former topic. Committed under the new id, such an offset would skip
+        records.
         """
         log = self._logs.get(partition)
         if log is None:
@@ -85,7 +87,7 @@ class LogWatch:
         return log.former_id if ahead and log.former_id is not None else log.topic_id
 
     def changes(self, partitions: Collection[TopicPartition]) -> LogsSeen:
-        """Return the results of the last check, and start the next check. `partitions` are those being read."""
+        """Return the results of the last check, and start the next check. `partitions`: the partitions being read."""
         check, found = self._log_check, LogsSeen()
         if check is not None and check.done:
             self._log_check = None
@@ -93,8 +95,8 @@ class LogWatch:
                 found = self._compare(check.result, partitions)
         if self._log_check is None and partitions:
             known = {part: self._logs[part].topic_id for part in partitions}
-            # Commits identify topics by name until every id is known, so unknown ids are requested at once. Old brokers
-            # have no ids, so each id is requested only once.
+            # Commits identify topics by name until every id is known, so unknown ids are requested immediately, but
+            # only once, because old brokers have no ids.
             nameless = [part for part, topic_id in known.items() if topic_id is None and not self._logs[part].asked]
             for part in nameless:
                 self._logs[part].asked = True
@@ -104,7 +106,8 @@ class LogWatch:
     def _compare(self, seen: LogsSeen, partitions: Collection[TopicPartition]) -> LogsSeen:
         for part, topic_id in seen.ids.items():
             self._logs[part].topic_id = self._logs[part].topic_id or topic_id
-        # If a lookup has found the new id since the check began, the partition is already read from its beginning.
+        # If a lookup has found the new id since the check began, the partition is already being read from its
+        # beginning.
         remade = frozenset(
             part for part in seen.remade if part in partitions and self._logs[part].topic_id != seen.ids[part]
         )
@@ -112,10 +115,10 @@ class LogWatch:
 
 
 class SoughtChecks:
-    """Checks of positions that were set by a seek before the last leader election, which may have truncated the log.
+    """Checks of positions set by a seek before the last leader election, which may have truncated the log.
 
-    The sought offset is checked, with the leader epoch reached at the seek, even if reading has moved on. Later records
-    with a later epoch do not prove that the log before them is unchanged.
+    A check uses the sought offset and the leader epoch at the time of the seek, even if reading has continued since.
+    Later records with a later epoch do not prove that the log before them is unchanged.
     """
 
     def __init__(self, group: CoordinatorThread, settings: ConsumerSettings) -> None:
@@ -128,16 +131,16 @@ class SoughtChecks:
         self.pending: dict[Ticket[Starts], dict[TopicPartition, tuple[PartitionBuffer, Start]]] = {}
 
     def sought(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Record that a partition is read from `offset`. If an earlier sought position with an older epoch is still
-        unchecked, the lower offset is checked, with the older epoch."""
+        """Record a seek to `offset`. If an earlier seek with an older epoch is still unchecked, the lower offset is
+        checked, with the older epoch."""
         before = self.unproven.get(partition)
         if before is not None and 0 <= before.leader_epoch < leader_epoch:
             offset, leader_epoch = min(before.offset, offset), before.leader_epoch
         self.unproven[partition] = Start(offset, leader_epoch)
 
     def looked_up(self, buffer: PartitionBuffer) -> None:
-        """Record that the position of `buffer` is looked up. That lookup also checks the sought position, unless the
-        sought position has an older epoch."""
+        """Record a lookup of the position of `buffer`. The lookup also checks the sought position, unless the sought
+        position has an older epoch."""
         part = buffer.topic_partition
         place = self.unproven.get(part)
         if place is not None and place.leader_epoch >= buffer.leader_epoch:
@@ -150,16 +153,16 @@ class SoughtChecks:
     def start_checks(
         self, epochs: Mapping[TopicPartition, int], buffers: Mapping[TopicPartition, PartitionBuffer]
     ) -> None:
-        """Check the sought positions in `buffers` whose leader epoch is below that in `epochs`, the result of the last
-        check of the logs.
+        """Check the sought positions in `buffers` with a leader epoch below the current epoch. `epochs` has the current
+        epochs according to the last check of the logs.
 
-        The next check must already be under way. `epochs` may be old, because the user's thread may have handled
-        records for a long time since the last check.
+        The next check of the logs must already have started. `epochs` may be old, because the user's thread may have
+        handled records for a long time since the last check.
         """
         seen = {part: place for part, place in sorted(self.unproven.items()) if part in epochs and part in buffers}
         checks = {part: place for part, place in seen.items() if 0 <= place.leader_epoch < epochs[part]}
-        # A position with the epoch in `epochs` needs no check if it was sought before `epochs` were requested. A
-        # position without an epoch cannot be checked.
+        # A position that already has the epoch in `epochs` needs no check if the seek came before `epochs` were
+        # requested. A position without an epoch cannot be checked.
         others = {part: place for part, place in seen.items() if part not in checks}
         self.discard_partitions(
             part
@@ -180,7 +183,7 @@ class SoughtChecks:
     def cuts(
         self, buffers: Mapping[TopicPartition, PartitionBuffer | None]
     ) -> Iterator[tuple[PartitionBuffer, Starts]]:
-        """Take the finished checks. Yields the buffers of truncated logs, with their new starting positions."""
+        """Process finished checks. Yields the buffers of truncated logs, with their new starting positions."""
         for ticket in [ticket for ticket in self.pending if ticket.done]:
             checks, starts = self.pending.pop(ticket), ticket.result or Starts()
             for part, (buffer, place) in checks.items():
@@ -193,30 +196,30 @@ class SoughtChecks:
 logger = logging.getLogger(__name__)
 
 LOOKUP_RETRY_S = 5.0
-"""Seconds before refused lookups are repeated, so that their error is not raised in a busy loop."""
+"""Seconds before refused lookups are repeated; prevents raising their error in a busy loop."""
 PATIENT_ATTEMPTS = 4
-"""Failed attempts (about three seconds, longer than an election) before a missing starting position is reported."""
+"""Number of failed attempts before a missing starting position is reported: about 3 s, longer than an election."""
 SHOWN_MAX = 3
 """Maximum number of causes named in an error."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """The conditions for the lookup of one partition's starting position, and the attempts so far."""
+    """The parameters for the lookup of one partition's starting position, and the attempts so far."""
 
     # The position that the log no longer has.
     lost: Start | None = None
     remade: bool = False
     # Beginning or end, if the user sought one of them.
     edge: ResetPolicy | None = None
-    # Consecutive failed attempts, and the reason of the last one.
+    # Number of consecutive failed attempts, and the reason for the last failure.
     attempts: int = 0
     why: str = ""
     # Set if a person must act: `refusal` if the lookup was refused, `without` if the partition has no offset under the
     # policy `none`.
     refusal: errors.ConsumerError | None = None
     without: bool = False
-    # The last position out of range, and the number of consecutive earlier reports of the same position.
+    # The last out-of-range position, and how often the same position was reported consecutively before.
     refused: tuple[int, int] = (-1, 0)
 
 
@@ -235,8 +238,8 @@ class StartLookups:
         self.last_error: errors.ConsumerError | None = None
 
     def look_up(self, partitions: Iterable[TopicPartition], *, delay_s: float = 0.0) -> None:
-        """Look up starting positions. If the log no longer has a partition's position, the lookup starts from that
-        position instead of from the committed offset, which may not exist either."""
+        """Look up starting positions. A partition whose position is no longer in the log is looked up from this
+        position, not from the committed offset, which may also be gone."""
         by_edge: dict[ResetPolicy | None, list[TopicPartition]] = {}
         for part in partitions:
             by_edge.setdefault(self._searches[part].edge, []).append(part)
@@ -261,7 +264,8 @@ class StartLookups:
             yield self.pending.pop(ticket), ticket
 
     def ignore(self, partitions: frozenset[TopicPartition]) -> None:
-        """Discard pending lookups of partitions that were sought or given back, even if they are assigned again."""
+        """Ignore the results of pending lookups for these partitions, which were sought or revoked, even if they are
+        assigned again."""
         for ticket, parts in list(self.pending.items()):
             if parts <= partitions:
                 ticket.cancel()
@@ -275,17 +279,19 @@ class StartLookups:
             self._searches.pop(part, None)
         self.record_error()
 
-    # Changes to the conditions of lookups (`_Search`).
+    # Changes to the parameters of lookups (`_Search`).
 
     def set_lost(self, buffer: PartitionBuffer, *, remade: bool) -> None:
-        """Record that the log no longer has the position of `buffer`, or, if `remade`, that the topic was recreated."""
+        """Record that the position of `buffer` is no longer in the log or, if `remade`, that the topic was
+        recreated."""
         search = self._searches[buffer.topic_partition]
         search.lost = Start(buffer.position, buffer.leader_epoch)
         search.remade = search.remade or remade
 
     def seek(self, partition: TopicPartition) -> Start | None:
-        """Clear the conditions of earlier seeks and lookups. Returns the position that the log no longer has, or None.
-        Pending lookups are ignored: if the sought position does not exist, one of their results would be used."""
+        """Clear the parameters of earlier seeks and lookups. Returns the former position that is no longer in the log,
+        or None. Pending lookups are ignored, because their result would be used if the sought position does not
+        exist."""
         self.ignore(frozenset((partition,)))
         search = self._searches[partition]
         lost, search.lost, search.edge, search.attempts = search.lost, None, None, 0
@@ -295,20 +301,22 @@ class StartLookups:
         return lost
 
     def seek_unconfirmed(self, partition: TopicPartition, place: Start) -> None:
-        """Look up a sought position before it is used: a later one is gone from the log, so this one may be, too."""
+        """Look up a sought position before it is used: a higher offset is no longer in the log, so this offset may be
+        gone, too."""
         self._searches[partition].lost = place
         self.look_up((partition,))
 
     def seek_to_edge(self, partitions: Iterable[TopicPartition], edge: ResetPolicy) -> None:
-        """Replace all conditions with a seek to the beginning or end of the log. `look_up` must follow."""
+        """Replace all parameters with a seek to the beginning or end of the log. The caller must call `look_up`
+        next."""
         self.ignore(frozenset(partitions))
         for part in partitions:
             self._searches[part] = _Search(edge=edge)
         self.record_error()
 
     def out_of_range(self, partition: TopicPartition, position: int) -> None:
-        """Look up a new position for a partition whose current position the broker does not have. The delay grows if
-        lookups confirm the position but the broker keeps refusing it."""
+        """Look up a new position for a partition whose current position is out of range on the broker. The delay grows
+        if lookups confirm the position but the broker keeps refusing it."""
         search = self._searches[partition]
         last, times = search.refused
         times = times + 1 if last == position else 0
@@ -318,14 +326,15 @@ class StartLookups:
     # Answers.
 
     def found(self, partition: TopicPartition) -> Start | None:
-        """Record that a starting position was found. Returns the position that the log no longer had, or None."""
+        """Record that a starting position was found. Returns the former position if it was no longer in the log, else
+        None."""
         search = self._searches[partition]
         lost, search.lost, search.edge, search.remade = search.lost, None, None, False
         return lost
 
     def look_up_missing(self, partitions: Iterable[TopicPartition], starts: Starts) -> list[Exception]:
-        """Repeat the lookup, with growing delays, for partitions that have no starting position yet. Returns the errors
-        to raise: those of refused lookups, and NoOffsetForPartition under the policy `none`."""
+        """Repeat the lookup, with growing delays, for partitions without a starting position. Returns the errors to
+        raise: those of refused lookups, and NoOffsetForPartition under the policy `none`."""
         again: dict[float, list[TopicPartition]] = {}
         for part in partitions:
             search = self._searches[part]

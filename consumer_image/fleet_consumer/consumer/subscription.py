@@ -21,7 +21,7 @@ class Subscription:
         self._commits = commits
         self._callbacks: Mapping[CallBackKind, RebalanceCallback | None] = {}
         self._subscribed = False
-        # The number of `unsubscribe` calls so far. Callbacks that were queued before the last call are ignored.
+        # The number of `unsubscribe` calls so far. Callbacks queued before the last such call are ignored.
         self._number = 0
 
     def subscribe(
@@ -101,7 +101,7 @@ class Subscription:
             self._engine.group.called_back(callback)
 
     def give_back_all(self, timeout_s: float) -> None:
-        """Take all partitions away, as revoked if the session is valid, otherwise as lost."""
+        """Remove all partitions: they count as revoked if the session is valid, otherwise as lost."""
         partitions = tuple(sorted(self._engine.owned))
         if partitions:
             kind = CallBackKind.REVOKED if self._engine.holds_session() else CallBackKind.LOST

@@ -1,1 +1,1 @@
-"""The I/O around the group machine: a thread, connections, a clock. The machine makes all protocol decisions."""
+"""I/O for the group machine: thread, connections, clock. The machine itself makes all protocol decisions."""

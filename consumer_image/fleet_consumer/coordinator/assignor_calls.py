@@ -1,4 +1,4 @@
-"""Calls into assignors, which may be user code, on behalf of the group machine."""
+"""Calls of assignors, which may be user code, on behalf of the group machine."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class AssignorCalls:
-    """Executes a member's assignor actions. `post` gets the resulting events; it must accept calls from any thread."""
+    """Executes a member's assignor actions. `post` is called with the resulting events, on any thread."""
 
     def __init__(
         self, group_id: str, post: Callable[[messages.Event], None], report: Callable[[messages.MembershipReport], None]
@@ -21,7 +21,7 @@ class AssignorCalls:
         self._report = report
 
     def carry_out(self, action: messages.RunAssignor | messages.CollectUserData | messages.NotifyAssignor) -> None:
-        """Call the assignor: on a new thread to make a plan, otherwise on this thread, the coordinator thread."""
+        """Call the assignor: for a plan on a new thread, otherwise on the current thread (the coordinator thread)."""
         if isinstance(action, messages.RunAssignor):
             name = f"assignor-{self._group_id}"
             threading.Thread(target=self._run, args=(action,), name=name, daemon=True).start()
@@ -31,7 +31,7 @@ class AssignorCalls:
             self._report(messages.MembershipReport(failure))
 
     def _run(self, action: messages.RunAssignor) -> None:
-        """Make a plan, which may take seconds. Meanwhile, the coordinator thread sends heartbeats."""
+        """Make a plan. Planning may take seconds, during which the coordinator thread sends heartbeats."""
         event = run_assignor(action)
         if isinstance(event, messages.PlanFailed):
             logger.error("assignor %s failed", action.assignor.name, exc_info=event.error.__cause__ or event.error)

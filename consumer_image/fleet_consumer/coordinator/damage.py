@@ -1,9 +1,9 @@
 """Lookup of the end of an unreadable batch, from its header and the data after it.
 
 No readable record is skipped. Brokers find batches by their headers, so a batch with a plausible header ends where the
-header says. If the length in the header is damaged, the broker itself fails. Later offsets are then fetched, because
-the broker's index leads past the damage. The broker does not report a length that is too large: it treats the batch as
-the end of the file, and returns neither bytes nor an error (see `find_silent`).
+header says. If the length in the header is damaged, the broker also fails. Then fetches at later offsets find the end,
+because the broker's index leads past the damage. If the length is too large, the broker treats the batch as the end of
+the file, and returns neither bytes nor an error (see `find_silent`).
 """
 
 import struct
@@ -21,9 +21,9 @@ from fleet_consumer.wire.topics import LATEST, FetchPartition, FetchRequest, Fet
 HEAD = struct.Struct(">qiibIhi")
 """Start of a batch: base offset, length of the rest, leader epoch, magic, CRC, attributes, last offset delta."""
 LENGTH_FROM = 12
-"""Number of bytes at the start of a batch that its length field does not count."""
+"""Number of bytes at the start of a batch that are not counted in the length field."""
 CRC_FROM = 21
-"""Number of bytes at the start of a batch that its checksum does not cover."""
+"""Number of bytes at the start of a batch that are not covered by the checksum."""
 CONTROL = 0x20
 """The attribute bit of transaction markers (control batches)."""
 BYTES_MAX = 64 * 1024
@@ -33,8 +33,8 @@ BROKER_FAILS = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ER
 
 
 class _Batch(NamedTuple):
-    """A batch as described by its header; `end` is the offset after it. `following` is the base offset of the next
-    batch, or None if the response does not have it. `marker`: the batch is a complete transaction marker."""
+    """A batch as described by its header; `end` is the offset after the batch. `following` is the base offset of the
+    next batch, or None if not in the response. `marker` is True for an intact transaction marker."""
 
     base: int
     end: int
@@ -43,8 +43,8 @@ class _Batch(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A leader's response to a Fetch at an offset. `batch` is the first batch; None if the offset is outside of the log
-    or the leader `failed` to read. `log_end` is -1 if the response does not have it."""
+    """A leader's response to a Fetch at an offset. `batch` is the first batch; None if the offset is outside the log or
+    the leader `failed` to read. `log_end` is -1 if the response has no log end."""
 
     batch: _Batch | None
     failed: bool
@@ -52,8 +52,8 @@ class Found(NamedTuple):
 
 
 def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
-    """Find the offset after the unreadable batch at `offset`. Intact transaction markers at `offset` are passed over
-    first, because consumers skip markers. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
+    """Find the offset after the unreadable batch at `offset`. Intact transaction markers at `offset` are skipped first,
+    as consumers do. Raises OffsetLookupFailed, TopicAuthorizationFailed."""
     found = yield from _fetch(part, offset)
     while found.batch is not None and found.batch.marker:
         offset = found.batch.end
@@ -76,7 +76,8 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
 
 def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[frozenset[TopicPartition]]:
     """Find partitions whose leaders cannot read these offsets, although the logs end later. Partitions are checked one
-    at a time, up to the first readable one. Its records only wait to be taken, and so may those of the others."""
+    at a time. The check stops at the first readable partition: its records are only waiting to be taken, and the same
+    may be true of the others."""
     ends = yield from try_offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
     silent = set()
     for part, offset in places.items():
@@ -92,7 +93,7 @@ def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -
 
 
 def _search(part: TopicPartition, offset: int) -> Flow[int]:
-    """Find the next readable offset, at most the log's end. Raises OffsetLookupFailed if `offset` is readable now."""
+    """Find the next readable offset, or the log's end. Raises OffsetLookupFailed if `offset` is readable after all."""
     ends = yield from try_offsets({part: LATEST}, read_committed=False)
     good = log_end = ends.found[part].offset if part in ends.found else -1
     bad, step = offset, 1
@@ -129,7 +130,7 @@ def _fetch(part: TopicPartition, offset: int) -> Flow[Found]:
         for each in (each for topic in response.responses for each in topic.partitions):
             end = each.high_watermark
             batch = _first(each.records or b"", offset)
-            # If the broker returns no bytes below the end of the log, its file ends within the batch.
+            # No bytes below the end of the log mean that the broker's file ends within the batch.
             failed = each.error_code in BROKER_FAILS or (batch is None and offset < end)
             known = each.error_code in BROKER_FAILS or each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             code = ErrorCode.NONE if known else each.error_code
@@ -153,7 +154,7 @@ def _first(records: bytes, offset: int) -> _Batch | None:
     if length <= 0 or end <= offset:
         return None
     following = struct.unpack_from(">q", records, place)[0] if place + 8 <= len(records) else None
-    # Only an intact marker is passed over. A damaged batch that looks like a marker may be the unreadable batch itself.
+    # Only an intact marker is skipped. A damaged batch with the marker bit may be the unreadable batch itself.
     marker = magic >= 2 and bool(attributes & CONTROL) and crc == _crc32c(records[CRC_FROM:place])
     return _Batch(base, end, following, marker)
 

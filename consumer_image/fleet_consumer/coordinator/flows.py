@@ -1,4 +1,4 @@
-"""Sequences of requests to brokers, written as generators so that code with retries reads from top to bottom.
+"""Sequences of requests to brokers, written as generators, so that code with retries is sequential.
 
 A flow yields a step (such as `AskAll` or `Pause`) and gets the responses as the value of the `yield`. `FlowRunner` runs
 any number of flows on the coordinator thread without blocking it. A flow's return value or exception ends its `Ticket`.
@@ -22,7 +22,7 @@ class Where(Enum):
 
 
 class BrokerUnknown(NetError):
-    """A request was to be sent to a broker that no Metadata response has listed."""
+    """The target broker of a request is in no Metadata response."""
 
     reason = "BrokerUnknown"
     retriable = True
@@ -38,7 +38,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskAll:
-    """Send all requests at once; the flow gets a list of responses or NetErrors, in the order of `asks`."""
+    """Send all requests concurrently; the flow gets a list of responses or NetErrors, in the order of `asks`."""
 
     asks: tuple[Ask, ...]
 
@@ -52,7 +52,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCoordinator:
-    """Report that a broker is no longer the coordinator; the flow continues at once with an empty list."""
+    """Report that a broker is no longer the coordinator; the flow continues immediately with an empty list."""
 
 
 Step = AskAll | Pause | SuspectCoordinator
@@ -60,7 +60,7 @@ Flow = Generator[Step, list[Any], T]
 
 
 class Ticket(Generic[T]):
-    """The future result of work on another thread. Call `wait`, or check `done`."""
+    """A future: the result of work on another thread. Call `wait`, or check `done`."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -73,14 +73,14 @@ class Ticket(Generic[T]):
         return self._ended.is_set()
 
     def cancel(self) -> None:
-        """Cancel the work; its thread stops when it notices."""
+        """Request cancellation; the working thread stops at its next check."""
         self.cancelled = True
 
     def wait(self, timeout_s: float) -> bool:
         return self._ended.wait(timeout_s)
 
     def end(self, result: T | None, error: Exception | None = None) -> None:
-        """Set the result or error; later calls change nothing."""
+        """Set the result or error; later calls have no effect."""
         if not self._ended.is_set():
             self.result, self.error = result, error
             self._ended.set()
@@ -101,9 +101,9 @@ class FlowRunner:
     """Runs flows on the thread that calls it.
 
     `send(ask, on_answer)` must send a request and later call `on_answer` with a response or NetError. It must return
-    False if the target's address is unknown. A request to the coordinator is then tried again at the next `advance`,
-    because the group machine looks up the coordinator in the meantime. A request to an unknown node id gets
-    BrokerUnknown, and the flow decides what to do.
+    False if the target's address is unknown. Then a request to the coordinator is retried in the next `advance`,
+    because the group machine also looks up the coordinator. A request to an unknown node id gets BrokerUnknown, and the
+    flow decides how to continue.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FlowRunner:
         self._step(running, now, first=True)
 
     def advance(self, now: float) -> None:
-        """Resume flows whose pause is over or whose answers are complete; retry requests that could not be sent."""
+        """Resume flows after their pause or with complete answers; retry requests that could not be sent."""
         for running in list(self._flows):
             if running.ticket.cancelled:
                 self._end(running, None, None)
@@ -170,7 +170,7 @@ class FlowRunner:
         answers = running.answers
 
         def on_answer(answer: Any) -> None:
-            # A late answer to an earlier step is ignored; the flow has another list by then.
+            # A late answer to an earlier step is ignored, because each step has its own list.
             if answers is not None and running.answers is answers:
                 answers[index] = answer
                 running.missing -= 1

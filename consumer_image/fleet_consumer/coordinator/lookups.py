@@ -1,7 +1,7 @@
 """Single attempts to look up committed offsets, offsets by time, ends of leader epochs, and recreated topics.
 
-An attempt does not wait for partitions that got no answer. For these it returns reasons, for all others results.
-Callers decide about retries.
+An attempt does not wait for partitions without an answer: it returns reasons for these partitions, and results for all
+others. Callers decide about retries.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +47,8 @@ CONSUMER = -1
 
 
 class Start(NamedTuple):
-    """A starting position; -1 for an unknown leader epoch. Only lookups by time know the record's `timestamp`."""
+    """A starting position. `leader_epoch` is -1 if unknown; `timestamp` is the record's, known only after lookups by
+    time."""
 
     offset: int
     leader_epoch: int = -1
@@ -55,8 +56,9 @@ class Start(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest `leader_epoch` in the leader's log that is not above the requested epoch, and its end `offset`. Both
-    are -1 if the leader does not know the requested epoch. `current` is the epoch of the leader that answered."""
+    """The largest `leader_epoch` in the leader's log that is not above the requested epoch, and the epoch's end
+    `offset`. Both are -1 if the leader does not know the requested epoch. `current` is the epoch of the leader that
+    answered."""
 
     leader_epoch: int
     offset: int
@@ -109,9 +111,9 @@ class Attempt(Generic[T]):
 def try_committed(
     group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[Attempt[OffsetAndMetadata | None]]:
-    """Read the group's committed offsets of `partitions` (None: all); None for a partition without one. Only stable
-    offsets are read, because an open transaction may still change the others (KIP-447). Raises
-    GroupAuthorizationFailed."""
+    """Read the group's committed offsets of `partitions` (None: all). The result is None for a partition without a
+    committed offset. Only stable offsets are read, because open transactions may still change other offsets (KIP-447).
+    Raises GroupAuthorizationFailed."""
     wanted = partitions or ()
     attempt: Attempt[OffsetAndMetadata | None] = Attempt()
     (answer,) = yield AskAll((Ask(Where.COORDINATOR, _committed_request(group_id, partitions)),))
@@ -140,7 +142,7 @@ def _committed_request(group_id: str, partitions: tuple[TopicPartition, ...] | N
 
 
 def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attempt[OffsetAndMetadata | None]) -> bool:
-    """Put the offsets of a response into `attempt`. Returns True if the broker is not the coordinator."""
+    """Store the offsets of a response in `attempt`. Returns True if the broker is not the coordinator."""
     lost = False
     for group in response.groups:
         rule = rule_for(Api.OFFSET_FETCH, group.error_code)
@@ -160,8 +162,8 @@ def _read_committed(group_id: str, response: OffsetFetchResponse, attempt: Attem
 
 
 def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[Attempt[Start]]:
-    """Ask the partitions' leaders for the offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds). For
-    milliseconds, it is that of the first record with this or a later timestamp, or -1 if there is none."""
+    """Request the offset at each partition's time (`EARLIEST`, `LATEST` or milliseconds) from the leader. For
+    milliseconds, the result is the first record with this or a later timestamp, or -1 without such a record."""
 
     def request(epochs: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         topics: dict[str, list[ListOffsetsPartition]] = {}
@@ -187,7 +189,7 @@ def try_offsets(times: Mapping[TopicPartition, int], *, read_committed: bool) ->
 
 
 def try_epoch_ends(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[EpochEnd]]:
-    """Ask each partition's leader for the end of the partition's epoch in `epochs` (KIP-320)."""
+    """Request the end of each partition's epoch in `epochs` from the partition's leader (KIP-320)."""
     leaders: dict[TopicPartition, int] = {}
 
     def request(current: Mapping[TopicPartition, int]) -> OffsetForLeaderEpochRequest:
@@ -218,10 +220,10 @@ def ask_leaders(
     request: Callable[[Mapping[TopicPartition, int]], Request[Any]],
     read: Callable[[Any, Attempt[T]], None],
 ) -> Flow[Attempt[T]]:
-    """Find the partitions' leaders, and send each leader a request for its partitions.
+    """Find the partitions' leaders, and send each leader one request for all its partitions.
 
-    `request` gets the current leader epochs and must include them, so that a former leader, or a leader that does not
-    yet know of its election, returns an error.
+    `request` gets the current leader epochs and must include them in the request. Then a former leader, or a leader
+    that does not know of its election yet, returns an error.
     """
     attempt: Attempt[T] = Attempt()
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in partitions)),))
@@ -246,7 +248,8 @@ def ask_leaders(
 def _leaders(
     metadata: MetadataResponse, partitions: Iterable[TopicPartition], attempt: Attempt[T]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return the leader and epoch of each partition that has a leader. Put the others into `attempt`, with reasons."""
+    """Return leader and epoch of each partition that has a leader. Stores the other partitions in `attempt`, with
+    reasons."""
     brokers = {broker.node_id for broker in metadata.brokers}
     codes = {topic.name: topic.error_code for topic in metadata.topics}
     known = {(topic.name, each.partition_index): each for topic in metadata.topics for each in topic.partitions}
@@ -279,19 +282,19 @@ class LogsSeen:
 
 
 def see_ids(partitions: Iterable[TopicPartition]) -> Flow[dict[TopicPartition, UUID]]:
-    """Read the topic ids of partitions from one broker, which may not know all of them."""
+    """Read the topic ids of partitions from one broker; ids unknown to the broker are left out."""
     parts = tuple(partitions)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in parts)),))
     return {} if isinstance(metadata, NetError) else _ids(metadata, parts)
 
 
 def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> Flow[LogsSeen]:
-    """Read topic ids and leader epochs after `delay_s` seconds. `known` has the id of the topic in which each partition
-    is read, or None if the id is unknown.
+    """Read topic ids and leader epochs after `delay_s` seconds. `known` has, for each partition, the id of the topic
+    being read (None: unknown).
 
-    A recreated topic has another id and starts at offset 0, so offsets of the former topic are invalid. A topic counts
-    as recreated only if every broker reports the new id, because a lagging broker may still report the former topic or
-    an old epoch. Until then, the partitions of such a topic are left out of `ids` and `epochs`.
+    A recreated topic has a new id and starts at offset 0, so offsets of the former topic are invalid. A topic counts as
+    recreated only when every broker reports the new id, because a lagging broker may still report the former topic or
+    an old epoch. Until then, the topic's partitions are left out of `ids` and `epochs`.
     """
     yield Pause(delay_s)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in known)),))
@@ -313,8 +316,9 @@ def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> 
 
 
 def try_remade(epochs: Mapping[TopicPartition, int]) -> Flow[Attempt[None]]:
-    """Find partitions whose topic was recreated. `epochs` has, for each partition, an epoch unknown to its leader. If
-    every broker reports a lower epoch, the topic was recreated, because the leader epochs of a topic never decrease."""
+    """Find partitions whose topic was recreated. `epochs` has, for each partition, an epoch that the leader does not
+    know. If every broker reports a lower epoch, the topic was recreated, because a topic's leader epochs never
+    decrease."""
     attempt: Attempt[None] = Attempt()
     views = yield from _ask_everybody(tuple(epochs), attempt)
     if views:

@@ -1,7 +1,7 @@
-"""Requests to the coordinator, to a given broker or to any broker, and lookups for the user's calls.
+"""Requests to the coordinator, a given broker or any broker, and lookups for the user's calls.
 
-The lookups are flows for committed offsets, offsets by time, end offsets, and topics. They have no timeout. They retry
-temporary failures (except `end_offsets`, which makes one attempt) and raise all other errors.
+The lookups are flows for committed offsets, offsets by time, end offsets and topics. They have no timeout, retry
+temporary failures (except `end_offsets`, which makes one attempt), and raise all other errors.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -20,9 +20,10 @@ from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
 from fleet_consumer.wire.topics import LATEST, MetadataResponse
 
 DIRECTORY_LANE = "directory"
-"""Separate connection for requests that any broker can answer, because a slow broker must not delay heartbeats."""
+"""Name of the separate connection for requests that any broker can answer. A slow broker must not delay heartbeats."""
 DIRECTORY_TIMEOUT_S = 10.0
-"""Timeout in seconds of a request that any broker can answer. The next such request goes to another broker."""
+"""Timeout in seconds of a request that any broker can answer. After a timeout, the next request goes to another
+broker."""
 
 OnAnswer = Callable[[Any], None]
 """A callback for a response or a NetError."""
@@ -32,7 +33,8 @@ class Directory:
     """The addresses of brokers, keyed by node id. Requests that any broker can answer go to the same broker until it
     fails.
 
-    Bootstrap addresses always remain candidates, so that the cluster is found again if all its addresses change.
+    Bootstrap addresses always remain candidates, so that the cluster is found again after all its addresses have
+    changed.
     """
 
     def __init__(self, bootstrap: tuple[BrokerAddress, ...]) -> None:
@@ -45,7 +47,7 @@ class Directory:
         return candidates[self._next % len(candidates)]
 
     def skip_failed(self, address: BrokerAddress) -> None:
-        """Use the next broker from now on. Does nothing if `address` is no longer in use."""
+        """Switch to the next broker. Does nothing if `address` is no longer in use."""
         if self.anyone() == address:
             self._next += 1
 
@@ -65,7 +67,7 @@ class Directory:
 
 
 class Requests:
-    """The requests of one member that are in flight. Only the coordinator thread may use this object."""
+    """One member's requests in flight. Only the coordinator thread may use this object."""
 
     def __init__(self, client: NetworkClient, bootstrap: tuple[BrokerAddress, ...]) -> None:
         self._client = client
@@ -81,7 +83,7 @@ class Requests:
             self._calls.append((call, on_answer))
 
     def ask(self, ask: Ask, coordinator: Address | None, on_answer: OnAnswer) -> bool:
-        """Send a request of a flow. Returns False if the address of its target is unknown."""
+        """Send a flow's request. Returns False if the target's address is unknown."""
         if ask.where is Where.ANY:
             self._ask_anyone(ask.request, on_answer)
             return True
@@ -122,13 +124,14 @@ class Requests:
 T = TypeVar("T")
 
 UNKNOWN_TIMES = 5
-"""Number of responses that must lack a topic before it counts as missing: a lagging broker may not know it yet."""
+"""Number of responses without a topic after which the topic counts as missing. A lagging broker may not know it yet."""
 
 
 def fetch_committed(
     group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Repeat `lookups.try_committed` until all are found. Also raises TopicAuthorizationFailed, OffsetLookupFailed."""
+    """Repeat `lookups.try_committed` until all are found. Raises its errors, TopicAuthorizationFailed,
+    OffsetLookupFailed."""
     return (yield from _until_found(partitions, lambda missing: try_committed(group_id, missing)))
 
 
@@ -145,7 +148,7 @@ def _until_found(
     partitions: tuple[TopicPartition, ...] | None,
     attempt: Callable[[tuple[TopicPartition, ...] | None], Flow[Attempt[T]]],
 ) -> Flow[dict[TopicPartition, T]]:
-    """Repeat `attempt` for partitions without a result, until all have one (None: all partitions of the group)."""
+    """Repeat `attempt` for partitions without a result until none remain. `partitions` is None for all of the group."""
     found: dict[TopicPartition, T] = {}
     backoff = Backoff(RETRY_S, RETRY_MAX_S, lambda: 1.0)
     missing = partitions

@@ -1,13 +1,13 @@
 """Starting positions of partitions, from the committed offset, the end of a truncated ("cut") log, or the reset policy.
 
 A position is an offset with its leader epoch. If the partition's leader answers that the epoch ends before the offset,
-the log was truncated: an unclean election lost records that were already read, and other records may have their offsets
-now. Reading continues at the end of the epoch, because the log is unchanged up to there. If a position is below the
-start of the log, reading continues at the start. In both cases the reset policy would repeat or skip records, so it
-applies only to partitions without a position.
+the log was truncated: an unclean election lost records that were already read, and other records may have the same
+offsets now. Reading continues at the end of the epoch, because the log is unchanged up to this offset. If a position is
+below the start of the log, reading continues at the start. In both cases the reset policy would repeat or skip records,
+so it applies only to partitions without a position.
 
-A position after control records of a later leader may look truncated. It is then moved back to the end of the older
-epoch. No record is read twice, because only control records were in between.
+A position after control records of a later leader may seem truncated. Then the position is moved back to the end of the
+older epoch. No record is read twice, because only control records are in between.
 
 A lookup makes one attempt for all its partitions. Partitions without an answer do not delay the others. They are
 returned as waiting or refused, and the caller tries again.
@@ -91,10 +91,11 @@ class Starts:
     """The outcome of one attempt to find starting positions.
 
     - `without`: partitions that have no offset, under the policy `none`.
-    - `cut`: the earlier position of each partition whose log no longer has that position.
+    - `cut`: for each partition with a truncated log, the earlier position, which is no longer in the log.
     - `remade`: partitions whose topic was recreated.
-    - `waiting`: the reasons why partitions cannot start yet; look these up again after `patience_s` seconds.
-    - `refused`: the errors of partitions for which a person must act; look these up again, too.
+    - `waiting`: reasons why partitions cannot start yet. The caller must repeat their lookup after `patience_s`
+      seconds.
+    - `refused`: errors of partitions for which a person must act. The caller must repeat their lookup, too.
     """
 
     found: dict[TopicPartition, Start] = field(default_factory=dict)
@@ -118,10 +119,10 @@ class StartQuery:
 
     - `policy` decides for partitions without a committed offset, or for all partitions if `use_committed` is False.
     - `appeared`: partitions that did not exist when the member subscribed; they start at their beginning.
-    - `lost`: positions that are out of range, or must be checked; they are used instead of committed offsets.
+    - `lost`: positions that are out of range or must be checked; used instead of committed offsets.
     - `remade`: the partitions in `lost` whose topic was recreated.
-    - `former`: the topic ids under which partitions were read before. A partition that has another topic id now, and no
-      committed offset, starts at its beginning.
+    - `former`: the topic ids under which partitions were read before. A partition with a new topic id and no committed
+      offset starts at its beginning.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -137,8 +138,9 @@ class StartQuery:
     def times(
         self, partitions: Iterable[TopicPartition], recreated: frozenset[TopicPartition], now_ms: int
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """Return the time to look up for each partition, and the partitions without a start under the policy `none`.
-        Partitions in `recreated` start at their beginning. `now_ms` is the wall-clock time, for `by_duration`."""
+        """Return the time to look up for each partition, and the partitions that the policy `none` leaves without a
+        start. Partitions in `recreated` start at their beginning. `now_ms` is the wall-clock time, for
+        `by_duration`."""
         times: dict[TopicPartition, int] = {}
         without: list[TopicPartition] = []
         for part in partitions:
@@ -184,9 +186,9 @@ def find_starts(group_id: str, query: StartQuery, *, now_ms: int = 0) -> Flow[St
 
 
 def _by_id(query: StartQuery, starts: Starts) -> Flow[frozenset[TopicPartition]]:
-    """Find positions in `query.lost` that belong to a former topic of the same name. They are invalid even if the new
-    log has grown past them, because its records were never read. Partitions wait while the brokers disagree about the
-    topic's id."""
+    """Return the partitions in `query.lost` whose position belongs to a former topic of the same name. Such a position
+    is invalid even if the new log is longer, because the new log's records were never read. Partitions wait while the
+    brokers disagree about the topic's id."""
     former = {part: query.former[part] for part in query.lost.keys() & query.former.keys() - query.remade}
     others = {part: id_ for part, id_ in former.items() if starts.ids.get(part, id_) != id_}
     if not others:
@@ -201,7 +203,8 @@ def _by_id(query: StartQuery, starts: Starts) -> Flow[frozenset[TopicPartition]]
 
 
 def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[dict[TopicPartition, Start]]:
-    """In truncated logs, start at the end of the position's epoch. Returns the positions valid in their epochs."""
+    """Start at the end of the position's epoch if the log was truncated. Returns the positions that are valid in their
+    epochs."""
     epochs = {part: start.leader_epoch for part, start in positions.items() if start.leader_epoch >= 0}
     if not epochs:
         return dict(positions)
@@ -213,7 +216,7 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         if end.offset < 0:
             ahead[part] = position.leader_epoch
         elif end.offset < position.offset and end.current == position.leader_epoch:
-            # A leader loses no records of its own epoch, and another leader would have a later epoch. So the topic was
+            # A leader loses no records of its own epoch, and a new leader would have a later epoch. So the topic was
             # recreated.
             starts.remade.add(part)
             starts.cut[part] = position.offset
@@ -233,8 +236,8 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
 
 
 def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[list[TopicPartition]]:
-    """Start at a position within the log, although a broker refused it before. If a position is below the log, start at
-    the log's beginning. Returns the partitions whose position is above the log's end and has no epoch."""
+    """Start at positions within the log, although a broker refused them before. For positions below the log, start at
+    its beginning. Returns the partitions with a position above the log's end and without an epoch."""
     if not positions:
         return []
     first = yield from try_offsets(dict.fromkeys(positions, EARLIEST), read_committed=False)
@@ -249,7 +252,7 @@ def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
         elif position.offset <= end.offset:
             starts.found[part] = position
         elif position.offset > end.offset and position.leader_epoch >= 0:
-            # The position is valid in its epoch, so the newly elected leader does not know the high watermark yet.
+            # The position is valid in its epoch, so a newly elected leader does not know the high watermark yet.
             starts.waiting[part] = f"its leader's end offset {end.offset} is still below the position {position.offset}"
         else:
             outside.append(part)
@@ -257,7 +260,7 @@ def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
 
 
 def _by_time(times: Mapping[TopicPartition, int], starts: Starts, *, read_committed: bool) -> Flow[None]:
-    """Find starting positions at these times. A partition without a record at or after its time starts at its end."""
+    """Find starting positions at these times. A partition without records at or after this time starts at its end."""
     asked = times
     while asked:
         listed = yield from try_offsets(asked, read_committed=read_committed)

@@ -1,8 +1,8 @@
-"""The coordinator thread, which owns the network client and the group machine, and passes the time to them.
+"""The coordinator thread, which runs the network client and the group machine.
 
-The user's thread uses neither of them. It appends commands to one queue and takes changes from another queue. Values
-that the user's thread reads often (the snapshot, the fence deadline) are attributes that only the coordinator thread
-writes.
+The user's thread uses neither client nor machine. It appends commands to one queue, and takes changes from another.
+Values that the user's thread reads often (the snapshot, the fence deadline) are attributes that only the coordinator
+thread writes.
 """
 
 import logging
@@ -32,8 +32,9 @@ from fleet_consumer.wire.groups import JoinGroupRequest
 
 
 class GroupMachine(Protocol):
-    """One member of one group as a state machine without I/O: it takes events with their time, and returns actions. One
-    thread at a time may call it. No user code runs inside `handle`: calls to callbacks and assignors are actions."""
+    """One member of one group as a state machine without I/O: gets events with their time, and returns actions. Only
+    one thread at a time may call its methods. No user code runs inside `handle`: calls to callbacks and assignors are
+    actions."""
 
     @property
     def closed(self) -> bool:
@@ -49,7 +50,7 @@ class GroupMachine(Protocol):
 
     @property
     def fence_deadline(self) -> float:
-        """Time until which the member certainly owns its partitions; `timing.NEVER` without a membership."""
+        """Time until which no other member can own the member's partitions; `timing.NEVER` without a membership."""
 
     @property
     def coordinator(self) -> Address | None:
@@ -70,19 +71,19 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 IDLE_S = 1.0
-"""Maximum seconds of one wait for I/O, and so between two Ticks."""
+"""Maximum seconds of one wait for I/O; also the maximum interval of Ticks."""
 CLOSE_GRACE_S = 1.0
 """Seconds at the end of the timeout of `close` that are reserved for LeaveGroup, even if commits take long. Also the
-time beyond its timeout for which `close` waits until the thread ends."""
+time for which `close` waits, after its timeout, for the end of the thread."""
 LEAVE_GRACE_S = 0.75
-"""Minimum seconds to wait for the LeaveGroup response, even if the timeout of `close` has expired: a new connection
-needs several I/O polls, and without LeaveGroup the group would wait for the session timeout."""
+"""Minimum seconds to wait for the LeaveGroup response, even after the timeout of `close`. A new connection needs
+several I/O polls, and without LeaveGroup the group would wait for the session timeout."""
 LOOKUP_GRACE_S = 2.0
-"""Maximum seconds in which a leaving member looks up its coordinator: about as long as a leader election. An
+"""Maximum seconds for a leaving member to look up its coordinator: about the duration of a leader election. An
 unreachable cluster must not delay the end of a process."""
 LEAVE_POLLS = 3
 """Minimum number of I/O polls for a LeaveGroup, even if the time is up. The first poll may only consume the wake-up,
-and a thread that got little CPU time would have no time for a second poll."""
+and a thread with little CPU time might have no time for a second poll."""
 NAMED_MAX = 20
 """Maximum number of partitions named in a log line."""
 
@@ -97,14 +98,14 @@ class _Begin:
 
 @dataclass(frozen=True, slots=True)
 class _Close:
-    """A command to close by `deadline` (monotonic seconds), with a LeaveGroup if `leave`."""
+    """The command to close by `deadline` (monotonic seconds); `leave` sends a LeaveGroup."""
 
     leave: bool
     deadline: float
 
 
 class CoordinatorThread:
-    """Keeps one membership alive. The thread calls `on_change` after `changes` has grown or a ticket has ended.
+    """Keeps one membership alive. The thread calls `on_change` after an addition to `changes` or the end of a ticket.
 
     The constructor does not start the thread: call `start` first and `close` last. Only one thread, the user's, may
     call the methods; any thread may read `snapshot`, `fence_deadline` and `polled_at`.
@@ -125,8 +126,8 @@ class CoordinatorThread:
         # The user's thread appends to the inbox and pops from `changes`; the coordinator thread does the reverse.
         self._inbox: deque[messages.Event | _Begin | _Close] = deque()
         self.changes: deque[Change] = deque()
-        # Unfinished commits, also those that remain when the machine has ended. The user's thread adds a commit; the
-        # thread that ends a commit removes it.
+        # Unfinished commits, including commits that remain after the end of the machine. The user's thread adds
+        # commits; the thread that ends a commit removes it.
         self._commits: dict[Ticket[None], messages.Commit] = {}
         # The time of the last poll; only the user's thread writes it.
         self.polled_at = clock.monotonic()
@@ -142,7 +143,7 @@ class CoordinatorThread:
             lambda ask, on_answer: self._requests.ask(ask, machine.coordinator, on_answer), self._suspect_coordinator
         )
         self._closing: _Close | None = None
-        # While the member leaves, the time at which the wait for the LeaveGroup response ends; otherwise None.
+        # Time at which the wait for the LeaveGroup response ends; None unless the member is leaving.
         self._leave_until: float | None = None
         self._leave_polls = 0
         self._ended = False
@@ -217,7 +218,8 @@ class CoordinatorThread:
         return self.start_flow(find_silent(places, read_committed=read_committed))
 
     def close(self, *, leave: bool, timeout_s: float) -> bool:
-        """Finish commits, send LeaveGroup if `leave`, end the thread. Returns False if it has not ended in time."""
+        """Finish commits, send LeaveGroup if `leave`, and end the thread. Returns False if the thread has not ended in
+        time."""
         if self._thread.ident is None:
             self._client.close()
             return True
@@ -234,8 +236,8 @@ class CoordinatorThread:
         self._inbox.append(what)
         self._client.wakeup()
         if self._ended:
-            # The coordinator thread sets `_ended`, then empties the inbox for the last time. This item may have come
-            # after that.
+            # The coordinator thread sets `_ended`, then empties the inbox for the last time, possibly before this item
+            # was added.
             self._refuse_inbox()
 
     # On the coordinator thread.
@@ -285,7 +287,7 @@ class CoordinatorThread:
             self._notify_user(messages.FinishCommit(commit, self._end_reason))
 
     def _finished(self, now: float) -> bool:
-        """Once closing was requested, finish commits, then leave. Returns True when done or when the time is up."""
+        """After a request to close, finish commits, then leave. Returns True when done or when the time is up."""
         if self._closing is None:
             return False
         if self._machine.commits_pending and now < self._closing.deadline - CLOSE_GRACE_S:
@@ -359,7 +361,7 @@ class CoordinatorThread:
     def _notify_user(self, change: Change) -> None:
         if isinstance(change, messages.FinishCommit):
             if self._commits.pop(change.commit.ticket, None) is None:
-                return  # Another thread has just ended this commit.
+                return  # Another thread has already ended this commit.
             change.commit.ticket.end(None, change.error)
             if isinstance(change.error, errors.TopicDeleted):
                 # Logged because callers may ignore this error: the new topic is read from its beginning anyway.

@@ -1,1 +1,2 @@
-"""Fetching: a thread that reads assigned partitions with librdkafka, and the read-ahead. Independent of the group."""
+"""Fetching: a thread that reads assigned partitions with librdkafka, and the read-ahead queue. Independent of group
+membership."""

@@ -1,8 +1,8 @@
 """Records that were read ahead and not yet returned to the user.
 
-The thread that reads from librdkafka (`FetchThread` admits one at a time) appends to a deque and counts the received
-records. The user's thread pops from the deque and counts the taken records. No lock is needed, because appends and pops
-of a deque are atomic. A run is passed on as a whole; none of its records is touched before it is returned.
+One thread at a time reads from librdkafka (see `FetchThread`); it appends to a deque and counts the received records.
+The user's thread pops from the deque and counts the taken records. No lock is needed, because appends and pops of a
+deque are atomic. A run of records is passed on as a whole, without access to its records.
 
 Decision: docs/decisions/0021-partition-ends-and-interrupted-polls.md.
 """
@@ -22,15 +22,14 @@ _offset: Callable[[Message], Any] = Message.offset
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """Queue entry behind the records that were fetched before it: the broker no longer has the next offset, or does not
-    have it yet."""
+    """Queue entry, behind the records fetched earlier: the next offset is out of the broker's range, below or above."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Queue entry: the partition ends at `offset`, and no record follows the last received record."""
+    """Queue entry: the partition ends at `offset`, and there are no records after the last received record."""
 
     offset: int
 
@@ -42,7 +41,8 @@ PartitionEvent = OutOfRange | End
 @dataclass(slots=True, eq=False)
 class PartitionBuffer:
     """One partition, from its assignment or a seek until the next seek or revocation. Afterwards, `current` is False,
-    and queue entries with this buffer are ignored. Belongs to the user's thread; readers only label runs with it."""
+    and queue entries with this buffer are ignored. Only the user's thread uses the fields; readers only attach the
+    buffer to runs."""
 
     topic_partition: TopicPartition
     position: int
@@ -50,9 +50,9 @@ class PartitionBuffer:
     paused: bool = False
     current: bool = True
     held: deque[list[Message] | PartitionEvent] = field(default_factory=deque)
-    # librdkafka has stopped fetching the partition, because too many records are held back.
+    # True if librdkafka has stopped fetching the partition, because too many records are held back.
     on_hold: bool = False
-    # The records held back were dropped, so the end of the pause needs a seek.
+    # True if the records held back were dropped, so that the end of the pause needs a seek.
     dropped: bool = False
     # The number of records held back by the pause, and their approximate memory.
     held_records: int = 0
@@ -60,19 +60,18 @@ class PartitionBuffer:
 
 
 class SoughtPlaces:
-    """The positions at which the fetch thread has started reading partitions again without a seek by the user, each
-    with the leader epoch reached by then.
+    """Positions that the fetch thread, not the user, has sought to, each with the leader epoch reached by then.
 
-    librdkafka does not check whether the log was truncated before a sought position. Positions are recorded with the
-    consumer's lock held, and taken by the user's thread.
+    librdkafka does not check such a position for a truncation of the log. The fetch thread records positions with the
+    consumer's lock held; the user's thread takes them.
     """
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, tuple[PartitionBuffer, int, int]] = {}
 
     def record(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
-        """Record a place (offset and leader epoch) and return it. If an earlier place of this buffer still waits, it is
-        kept instead, because a later place would not reveal a truncation before it."""
+        """Record a place (offset and leader epoch) and return it. An earlier place of this buffer that was not taken
+        yet is kept instead, because a later place would not reveal a truncation before it."""
         known = self._places.get(buffer.topic_partition)
         if known is None or known[0] is not buffer:
             self._places[buffer.topic_partition] = (buffer, *place)
@@ -87,7 +86,8 @@ class ReadAhead:
     """The queue between the reader and the user's thread, with counts for back-pressure. Readers write `received` and
     `received_bytes`, the user's thread `taken` and `taken_bytes`."""
 
-    # Buffers moved by `take_records`, with the former position and leader epoch, until the user has the records.
+    # Buffers moved by `take_records`, with their former position and leader epoch; cleared once the user has the
+    # records.
     moved: list[tuple[PartitionBuffer, int, int]] = field(default_factory=list)
     # Paused partitions for which records were held back since this set was last cleared.
     held_back: set[PartitionBuffer] = field(default_factory=set)
@@ -104,7 +104,7 @@ class ReadAhead:
 
     @property
     def pending(self) -> bool:
-        """True if the queue has an entry: records, or the end or an error of a partition."""
+        """True if the queue has an entry: records, the end of a partition, or an offset out of range."""
         return bool(self._queue)
 
     @property
@@ -129,7 +129,7 @@ class ReadAhead:
     # Called by the user's thread.
 
     def take_back(self) -> None:
-        """Restore the positions that `take_records` has moved, because its records never reached the user."""
+        """Restore the positions that `take_records` has moved, because the records never reached the user."""
         for buffer, position, epoch in reversed(self.moved):
             buffer.position, buffer.leader_epoch = position, epoch
 
@@ -155,7 +155,7 @@ class ReadAhead:
                 continue
             if len(run) > room:
                 if runs:
-                    break  # The next poll takes the whole run, because cutting it costs more than a smaller batch now.
+                    break  # The next poll takes the whole run: cutting costs more than a smaller batch now.
                 self._cut(room)
                 continue
             self._pop(run, size)
@@ -171,9 +171,9 @@ class ReadAhead:
     def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
         """Move the position past offsets without records, to the end of the partition.
 
-        The leader epoch stays that of the last record: the gap's epoch is unknown, and an older epoch still detects a
-        truncation. At worst, after a restart, a transaction marker that a later leader wrote is reported as truncated.
-        Several ends may arrive without a record in between, because each aborted transaction moves the end.
+        The leader epoch of the last record is kept: the gap's epoch is unknown, and an older epoch still detects a
+        truncation. The worst case is a false report after a restart, if a later leader wrote a transaction marker in
+        the gap. Several ends may arrive without a record in between, because each aborted transaction moves the end.
         """
         first, part = buffer.position, buffer.topic_partition
         if end > first:
@@ -194,7 +194,8 @@ class ReadAhead:
         buffer.held_records = buffer.held_bytes = 0
 
     def _set_aside(self) -> None:
-        """Hold the first entry back until the pause of its partition ends, or drop it if its buffer is not current."""
+        """Hold the first entry back until its partition's pause ends, or drop the entry if its buffer is not
+        current."""
         buffer, run, size = self._queue[0]
         if isinstance(run, list):
             self._pop(run, size)
@@ -213,7 +214,8 @@ class ReadAhead:
         self.taken_bytes += size
 
     def _cut(self, count: int) -> None:
-        """Cut the first run in two. The second piece counts for all bytes of the run, because overcounting is safe."""
+        """Cut the first run in two. All bytes of the run are counted for the second piece, because overcounting is
+        safe."""
         buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
         self._queue.appendleft((buffer, run[count:], size))
@@ -225,8 +227,8 @@ def value_bytes(run: list[Message]) -> int:
 
 
 def _run(buffer: PartitionBuffer, messages: list[Message]) -> Run | None:
-    """Move the position past the messages. Returns them as a run without those before the position, which librdkafka
-    may have prefetched before a seek forward; None if no message remains."""
+    """Move the position past the messages, and return them as a run. Messages before the position are removed, because
+    librdkafka may have prefetched them before a seek forward. Returns None if no message remains."""
     if _offset(messages[0]) < buffer.position:
         messages = [message for message in messages if _offset(message) >= buffer.position]
         if not messages:

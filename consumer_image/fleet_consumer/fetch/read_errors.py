@@ -1,5 +1,5 @@
-"""The errors that prevent reading. An error of a partition lasts until the partition is read again; an error of a
-connection lasts for a limited time."""
+"""The errors that prevent reading. An error of a partition is kept until the partition is read again; an error of a
+connection expires."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -15,9 +15,9 @@ from fleet_consumer.record import TopicPartition
 logger = logging.getLogger(__name__)
 
 ERROR_LASTS_S = 15.0
-"""Validity in seconds of an error that names no partition; librdkafka repeats such an error at least every 10 s."""
+"""Seconds after which an error without a partition expires; librdkafka repeats such an error at least every 10 s."""
 ASK_AGAIN_S = 8.0
-"""Seconds before a failed partition is read again, because librdkafka reports some errors only once."""
+"""Seconds before a failed partition is read again; librdkafka reports some errors only once."""
 READ_AGAIN_S = 1.0
 """Seconds before unreadable data is read again. The new attempt succeeds if the data was corrupted on the network."""
 
@@ -26,8 +26,8 @@ READ_AGAIN_S = 1.0
 class PartitionError:
     """The error that prevents reading a partition at `offset`, the partition's next offset.
 
-    `since` is in wall-clock seconds; `again_at` is the monotonic time of the next attempt. `void` is True if fetching
-    of this partition is paused in librdkafka (`fetched.stand`); messages that still arrive are ignored.
+    `since` is in wall-clock seconds; `again_at` is the monotonic time of the next attempt. `void` is True if the
+    partition is paused in librdkafka (`fetched.stand`); messages that still arrive are ignored.
     """
 
     offset: int
@@ -57,7 +57,7 @@ class ReadErrors:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # The last error that names no partition, and the time until which it is valid. Received records set it to None.
+        # The last error without a partition, and its expiry time. None after records were received.
         self.last: tuple[DataPlaneFailed, float] | None = None
         # The mapping is replaced as a whole and never changed, because any thread reads it.
         self.partitions: Mapping[tuple[str, int], PartitionError] = {}
@@ -65,9 +65,9 @@ class ReadErrors:
     def current(self) -> DataPlaneFailed | None:
         """Return the error that prevents reading, or None.
 
-        An error that names no partition expires if it is not repeated: librdkafka reports that connections fail, but
-        not that they recover, and on a quiet topic no record shows the recovery. The error of a partition lasts until
-        the partition is read.
+        An error without a partition expires if it is not repeated: librdkafka reports failed connections but not their
+        recovery, and a quiet topic has no records that show it. The error of a partition is kept until the partition is
+        read.
         """
         last = self.last
         if last is not None and self._clock.monotonic() < last[1]:
@@ -80,7 +80,7 @@ class ReadErrors:
         return {TopicPartition(*part): each for part, each in found if isinstance(each.error, DataUnreadable)}
 
     def record_error(self, error: DataPlaneFailed) -> None:
-        """Record an error that names no partition; it lasts for `ERROR_LASTS_S` seconds or until records arrive."""
+        """Record an error without a partition; it expires after `ERROR_LASTS_S` seconds, or when records arrive."""
         self.last = error, self._clock.monotonic() + ERROR_LASTS_S
 
     def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> None:
@@ -98,7 +98,7 @@ class ReadErrors:
         return known is not None and known.void
 
     def readable(self, partition: tuple[str, int]) -> None:
-        """Clear the error of a partition, because the partition was read or is now read from another position."""
+        """Clear the error of a partition that was read, or is now read from another position."""
         if partition in self.partitions:
             self.partitions = {part: each for part, each in self.partitions.items() if part != partition}
 
@@ -106,7 +106,7 @@ class ReadErrors:
         self.partitions = {part: each for part, each in self.partitions.items() if part in assigned}
 
     def take_due(self) -> list[tuple[str, int]]:
-        """Return the partitions to read again now. Each of them is due again `ASK_AGAIN_S` seconds later."""
+        """Return the partitions to read again now; each is due again `ASK_AGAIN_S` seconds later."""
         now = self._clock.monotonic()
         due = [part for part, each in self.partitions.items() if now >= each.again_at]
         for part in due:

@@ -1,7 +1,7 @@
-"""Reading from librdkafka. Only one thread at a time uses librdkafka's consumer, the thread that holds a lock.
+"""Reading from librdkafka. Only the thread that holds a lock uses librdkafka's consumer.
 
 librdkafka fetches records in the background, and the user's thread takes them inside `poll`. A separate thread that
-reads ahead would reach only 0.75 of that throughput, and 0.49 if the handler reads every field (decision 0009). `poll`
+reads ahead would reach only 0.75 of this throughput, and 0.49 if the handler reads every field (decision 0009). `poll`
 also waits inside librdkafka, but in short slices, because rebalances and wake-ups cannot interrupt such a wait.
 
 The fetch thread executes commands, runs librdkafka's callbacks while the user's thread handles records, and replaces
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 READ_BATCH = 500
 """Maximum number of messages per read; values from 100 to 1000 were measured as the fastest."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of record values that wait for the user. Beyond this limit, the fetch thread runs no callbacks, because
-librdkafka may return a record from that call, which nobody takes while the user's thread is busy.
-`queued.max.messages.kbytes` limits librdkafka's own prefetching."""
+"""Maximum bytes of record values that wait for the user. Above this limit, the fetch thread does not run callbacks: the
+call may also return a record, which nobody takes while the user's thread is busy. `queued.max.messages.kbytes` limits
+librdkafka's own prefetching."""
 SLICE_S = 0.02
-"""Maximum seconds of one wait inside librdkafka, and so the maximum delay after which a waiting `poll` notices other
-changes. Half of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
+"""Maximum seconds of one wait inside librdkafka, and so of the delay before a waiting `poll` notices other changes.
+Half of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
 SERVE_S = 1.0
 """Seconds between two calls in which the fetch thread lets librdkafka run its callbacks."""
 
@@ -55,7 +55,7 @@ _partition: Callable[[Message], Any] = Message.partition
 
 
 class FetchThread:
-    """Reads the assigned partitions. The fetch thread calls `on_released` after it has released the consumer's lock.
+    """Reads the assigned partitions. The fetch thread calls `on_released` after releasing the consumer's lock.
 
     The constructor opens librdkafka's consumer, and raises SettingsRefused for values that librdkafka does not accept.
     `start` starts the thread; `close` ends the thread and the consumer. Unless noted otherwise, only the user's thread
@@ -70,24 +70,26 @@ class FetchThread:
         self._errors = ReadErrors(clock)
         self._clock = clock
         self._config = config
-        # The files' state is recorded before librdkafka reads them, so that a renewal in between is not missed.
+        # The state of the TLS files is recorded before librdkafka reads the files, so that no renewal in between is
+        # missed.
         self._tls_files = tls_files(config)
         self._login = Login(config)
         self._consumer = self._open()
         self._on_released = on_released
         self._commands: deque[Command] = deque()
-        # Set by commands and `close`, to end the fetch thread's wait.
+        # Set by commands and `close`; ends the fetch thread's wait.
         self._attention = threading.Event()
         self._closing = False
         # True while the fetch thread waits for the lock, which the user's thread would otherwise always acquire first.
         self._asked = False
-        # Guards librdkafka's consumer and the attributes below. The user's thread never waits for it. Reentrant, so
-        # that a thread interrupted by a signal handler's exception can find out whether it holds the lock.
+        # Guards librdkafka's consumer and the attributes below. The user's thread never waits for this lock. Reentrant,
+        # so that a thread interrupted by a signal handler's exception can detect whether it holds the lock.
         self._consumer_lock = threading.RLock()
         # True if librdkafka's callbacks have run since the fetch thread last checked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # The offset after the last record from librdkafka, and that record's epoch. A new consumer continues there.
+        # By partition, the offset after the last record from librdkafka, and the record's leader epoch. A new consumer
+        # continues at this offset.
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -102,7 +104,7 @@ class FetchThread:
 
     @property
     def unreadable(self) -> dict[TopicPartition, PartitionError]:
-        """The partitions that are stopped at unreadable data. Any thread may read this property."""
+        """The partitions whose reading is stopped at unreadable data. Any thread may read this property."""
         return self._errors.unreadable
 
     @property
@@ -110,12 +112,12 @@ class FetchThread:
         return self._thread.is_alive()
 
     def assign(self, buffers: Collection[PartitionBuffer]) -> None:
-        """Read these partitions, too, each from its buffer's position and leader epoch."""
+        """Add these partitions, each read from its buffer's position and leader epoch."""
         added = [(buffer, buffer.topic_partition, buffer.position, buffer.leader_epoch) for buffer in buffers]
 
         def command(consumer: confluent_kafka.Consumer) -> None:
             consumer.incremental_assign([at(part, offset, epoch) for _, part, offset, epoch in added])
-            # Resumed because librdkafka remembers a pause across assignments.
+            # Resume, because librdkafka remembers a pause across assignments.
             consumer.resume([at(part) for _, part, _, _ in added])
             for buffer, part, offset, epoch in added:
                 self._reads_from(part, buffer, offset, epoch)
@@ -152,7 +154,7 @@ class FetchThread:
         self._do(lambda consumer: consumer.resume([at(partition)]) if partition in self._buffers else None)
 
     def stands(self, buffer: PartitionBuffer, offset: int) -> None:
-        """Store the error of unreadable data at `offset`, which librdkafka does not report. Does nothing if the
+        """Record that the data at `offset` is unreadable; librdkafka does not report this error. Does nothing if the
         partition's position has changed."""
         part = buffer.topic_partition
 
@@ -173,7 +175,7 @@ class FetchThread:
         while not changed.is_set() and (left := deadline - self._clock.monotonic()) > 0:
             came = None if self.read_ahead.waiting else self._read_locked(min(left, SLICE_S), 1)
             if came is None:
-                # Nothing is assigned, or the fetch thread wants the lock; it calls `on_released` after releasing it.
+                # Nothing is assigned, or the fetch thread wants the lock and will call `on_released`.
                 changed.wait(left)
                 return
             if self.read_ahead.pending:
@@ -183,7 +185,7 @@ class FetchThread:
         """Drop all records read ahead, and read from the positions of `buffers`, which replace all former buffers.
         Called after a read on the user's thread was interrupted, because messages of unknown partitions may be lost."""
         self._release_lock()
-        # A new object resets the counts, too: the interruption may have come between an append or pop and its count.
+        # A new object, because the counts may be wrong after an interruption between an append or pop and its count.
         self.read_ahead = ReadAhead()
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -212,7 +214,7 @@ class FetchThread:
         """
         taken = False
         try:
-            # Do not read while the fetch thread wants the lock, because its command may invalidate what is read now.
+            # Do not read while the fetch thread wants the lock: its command may invalidate the records read now.
             if self._asked or self._commands or not self._buffers:
                 return None
             taken = self._consumer_lock.acquire(blocking=False)
@@ -274,13 +276,13 @@ class FetchThread:
                 self._on_released()
                 self._attention.wait(SERVE_S)
         except Exception as bug:
-            # Refusals by librdkafka end the thread, too: after a failed seek, a partition must not remain unread.
+            # Errors of librdkafka's methods also end the thread: after a failed seek, a partition would stay unread.
             self._fail(bug)
         finally:
             self._consumer.close()
 
     def _fail(self, bug: Exception) -> None:
-        # The first error is the cause; a later error may only result from the closed consumer.
+        # The first error is the cause; later errors may only result from the closed consumer.
         if self.failure is None:
             logger.error("reading ended", exc_info=bug)
             self.failure = InternalFailure(f"reading ended by {type(bug).__name__}: {bug}")
@@ -292,11 +294,12 @@ class FetchThread:
     def _reopen(self) -> None:
         """Replace librdkafka's consumer, which reads certificates only once, and continue at the same offsets.
 
-        This happens only if files have changed and librdkafka reports errors. Secrets are often renewed before the
-        brokers' certificates, and without changed files librdkafka recovers on its own and keeps its prefetched data.
-        The offsets come from `_next`, because librdkafka reports the old position after a seek until a record arrives.
+        This happens only if files have changed and librdkafka reports errors. A changed file alone is no reason,
+        because Secrets are often renewed before the brokers' certificates. An error alone is no reason, because
+        librdkafka recovers and keeps its prefetched data. The offsets come from `_next`, because librdkafka reports the
+        old position after a seek until a record arrives.
         """
-        # Unusable files count as used, too; they are tried again only after the next change.
+        # Unusable files count as used, too: they are tried again only after their next change.
         self._tls_files.used()
         try:
             fresh = self._open()
@@ -314,8 +317,9 @@ class FetchThread:
             error.void = error.void and self._buffers[part].on_hold
 
     def _ask_again(self) -> None:
-        """Make librdkafka read failed partitions again, by a seek to their next offset. Each then returns a record, its
-        end, or the same error. Partitions that are paused in librdkafka are skipped, because they return nothing."""
+        """Make librdkafka read failed partitions again, by a seek to their next offset. For each, librdkafka then
+        returns a record, the partition's end, or the same error. Partitions paused in librdkafka are skipped, because
+        librdkafka returns nothing for them."""
         if not self._errors.partitions:
             return
         for part in self._errors.take_due():
@@ -347,9 +351,9 @@ class FetchThread:
         self._served = False
 
     def _fetch_batch(self, timeout_s: float) -> int:
-        """Read at most `READ_BATCH` messages and return their number. The user's thread takes them at once, so their
-        bytes are not counted. librdkafka's `poll` also runs callbacks. Only `poll` waits, because `consume` would
-        withhold available messages while it waits for a full batch."""
+        """Read at most `READ_BATCH` messages and return their number. The user's thread takes the messages immediately,
+        so their bytes are not counted. librdkafka's `poll` also runs callbacks. Only `poll` is called with a timeout,
+        because `consume` would withhold available messages while it waits for a full batch."""
         self._served = True
         first = self._consumer.poll(timeout_s)
         if first is None:
@@ -366,7 +370,7 @@ class FetchThread:
             self._deliver(batch, counted=counted)
 
     def _deliver(self, batch: list[Message], *, counted: bool) -> None:
-        """Cut a batch into runs of one partition each. Usually there is a single run, and that case must be fast."""
+        """Cut a batch into runs of one partition each. Usually there is a single run, so this case must be fast."""
         partitions = list(map(_partition, batch))
         topic = self._only_topic
         if topic is not None and partitions.count(partitions[0]) == len(partitions):
@@ -391,7 +395,8 @@ class FetchThread:
             errors.readable(key)
 
     def _sift(self, batch: list[Message], *, counted: bool) -> None:
-        """Separate rare errors from a batch. An error may stop a partition, so earlier messages are delivered first."""
+        """Separate the rare errors from a batch. An error may stop a partition, so messages before the error are
+        delivered first."""
         good: list[Message] = []
         for message in batch:
             error = message.error()
@@ -422,7 +427,7 @@ class FetchThread:
         elif error.code() == KafkaError._PARTITION_EOF:
             end = _offset(message)
             self._errors.readable(key)
-            # Usually there is no gap before the end. librdkafka drops end events that were queued before a seek.
+            # Usually there is no gap before the end. librdkafka itself drops end events that were queued before a seek.
             if end > self._next[key][0]:
                 self.read_ahead.put_end(buffer, end)
                 self._next[key] = end, self._next[key][1]
@@ -436,7 +441,7 @@ class FetchThread:
             self._errors.put(key, self._next[key][0], failure)
 
     def _on_error(self, error: KafkaError) -> None:
-        """Record an error that names no partition; librdkafka retries on its own."""
+        """Record an error without a partition; librdkafka retries on its own."""
         failure = DataPlaneFailed(f"{error.name()}: {error.str()}")
         self._errors.record_error(failure)
         logger.warning("data plane: %s", failure)

@@ -1,5 +1,6 @@
-"""Group membership as state machines: timed events go in, actions come out.
+"""Group membership as state machines: the input is timed events, the output is actions.
 
-This package has the code common to all rebalance protocols, and one subpackage per protocol, whose machine implements
-`coordinator.thread.GroupMachine`. Nothing here may own a thread, a socket, a lock, a clock or a source of randomness.
+This package has the code common to all rebalance protocols, and one subpackage per protocol. The machine of each
+protocol implements `coordinator.thread.GroupMachine`. Nothing here may own a thread, a socket, a lock, a clock or a
+source of randomness.
 """

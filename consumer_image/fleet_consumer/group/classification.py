@@ -31,11 +31,11 @@ class Verdict(Enum):
     RETRY = auto()
     """Send the same request again, after the backoff."""
     REJOIN = auto()
-    """Join again at once; the identity is kept."""
+    """Join again immediately; the identity is kept."""
     COORDINATOR_LOST = auto()
     """Look up the coordinator, then continue; the identity is kept."""
     ADOPT_MEMBER_ID = auto()
-    """Join again at once with the member id of the response (KIP-394)."""
+    """Join again immediately with the member id in the response (KIP-394)."""
     RESET_GENERATION = auto()
     """Forget the generation, keep the member id, join again."""
     RESET_MEMBER = auto()
@@ -48,7 +48,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict on an error code. `error` and `advice` form the exception for FATAL, REFUSED or an abandoned RETRY."""
+    """The verdict on an error code. `error` and `advice` form the exception for FATAL, REFUSED or exhausted retries."""
 
     verdict: Verdict
     error: type[errors.ConsumerError] | None = None
@@ -100,7 +100,7 @@ _CURRENT_MEMBER: Mapping[int, Rule] = {
     ErrorCode.FENCED_INSTANCE_ID: _FENCED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: _GROUP_AUTHORIZATION,
 }
-"""Rules for requests of a member that has a generation."""
+"""Rules for requests that carry the member's generation."""
 
 _LOOKUP_REFUSED = Rule(Verdict.REFUSED, errors.OffsetLookupFailed, "the lookup is repeated; see the broker's log")
 _LEADER_MOVES: Mapping[int, Rule] = {
@@ -144,8 +144,8 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
     },
     Api.SYNC_GROUP: {
         **_CURRENT_MEMBER,
-        # A coordinator that is still loading the group does not know this rebalance. Before Kafka 4 it returned
-        # REBALANCE_IN_PROGRESS. Java's client treats COORDINATOR_LOAD_IN_PROGRESS as fatal here.
+        # A coordinator that is still loading the group does not know this rebalance. Before Kafka 4, such a coordinator
+        # returned REBALANCE_IN_PROGRESS. Java's client treats COORDINATOR_LOAD_IN_PROGRESS as fatal here.
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _REJOIN,
         # Java's client raises this error itself if the protocol name is wrong; brokers have returned it since Kafka 2.5
         # (KIP-559).
@@ -157,7 +157,8 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
-        # Either the topic was deleted, or this broker does not know it yet. `CommitFlow` retries until that is clear.
+        # Either the topic was deleted, or this broker does not know it yet. `CommitFlow` retries for
+        # UNKNOWN_TOPIC_PATIENCE_S.
         ErrorCode.UNKNOWN_TOPIC_ID: Rule(
             Verdict.RETRY,
             errors.TopicDeleted,
@@ -191,7 +192,7 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
 OTHERWISE: Mapping[Api, Rule] = {
     # The outcome is unknown; committing the same offsets again is harmless.
     Api.OFFSET_COMMIT: Rule(Verdict.REFUSED, errors.RetriableCommitFailed, "commit the same or later offsets again"),
-    # Nothing is known about the partition; lookups of other partitions continue.
+    # This partition remains unknown; lookups of other partitions continue.
     Api.OFFSET_FETCH: _LOOKUP_REFUSED,
     Api.LIST_OFFSETS: _LOOKUP_REFUSED,
     Api.OFFSET_FOR_LEADER_EPOCH: _LOOKUP_REFUSED,

@@ -1,9 +1,9 @@
 """Offset commits: building requests, classifying responses, deciding retries.
 
-The group machine owns the member's identity and the coordinator's address. `CommitFlow` owns the commits; it returns a
+The group machine owns the member's identity and the coordinator's address. `CommitFlow` owns the commits. It returns a
 response's effect on the membership as a `CommitJudgement`. Without a response, the outcome of a commit is unknown: its
-offsets may have been stored. If only some topic ids are known, the commit is still one request, because the coordinator
-writes a request as a whole and one commit must have one outcome.
+offsets may have been stored. A commit is one request even if only some topic ids are known: the coordinator writes a
+request as a whole, and a commit must have one outcome.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,8 +28,8 @@ from fleet_consumer.wire.schema import ZERO_UUID
 
 UNKNOWN_TOPIC_PATIENCE_S = 5.0
 """Seconds for which a commit is retried while the broker does not know its topic. Java hangs for a minute on a deleted
-topic. If the commit has topic names, the time runs from its request. With topic ids, it runs from the first response
-that reported the id as unknown, also for later commits, because ids are never reused."""
+topic. For a commit by topic name, the time starts when the user requests the commit. For a topic id, the time starts
+with the first response that reports the id as unknown. Later commits share this start, because ids are never reused."""
 
 NAMED_MAX = 20
 """Maximum number of refused partitions named in an error."""
@@ -39,11 +39,11 @@ COMMIT_BYTES_MAX = 512 * 1024
 """Limits of one OffsetCommit request: the number of partitions, and their approximate bytes. The coordinator appends
 the request as one batch to `__consumer_offsets`, which refuses a batch above `max.message.bytes` (1 MiB) as a whole."""
 COMMIT_BYTES = 336
-"""Maximum bytes of one partition in such a batch, without topic name and metadata: 80 bytes plus the group id."""
+"""Maximum bytes of one partition in a batch, without topic name and metadata: 80 bytes plus the group id."""
 
 UNANSWERED: Final = 1 << 16
-"""Code for partitions that a response lacks. It is not a protocol code, because those have 16 bits. Whether the offsets
-were stored is unknown, and committing the same offsets again is harmless."""
+"""Code for partitions that a response lacks. Protocol codes have 16 bits, so this value cannot be one of them. The
+offsets may have been stored; committing the same offsets again is harmless."""
 UNANSWERED_WORDS: Final = "the coordinator's response lacks partitions"
 
 NOT_A_MEMBER = (
@@ -65,7 +65,8 @@ _GRAVITY = (
 
 @dataclass(frozen=True, slots=True)
 class CommitJudgement:
-    """The rule that decides a commit, and the partitions with its `code`. `refused`: all partitions not stored."""
+    """The rule that decides a commit, its error `code`, and the partitions with this code. `refused`: all partitions
+    whose offsets were not stored."""
 
     rule: Rule
     code: int
@@ -75,11 +76,11 @@ class CommitJudgement:
 
 @dataclass(frozen=True, slots=True)
 class CommitContext:
-    """The member's state, as far as commits depend on it.
+    """The part of the member's state that commits depend on.
 
-    - `holds`: the member is cooperative and owns partitions. Its commits can wait until a rebalance ends, because the
-      rebalance needs no callback on the user's thread, which may be blocked in the commit. An eager member has
-      already given up its partitions.
+    - `holds`: the member is cooperative and owns partitions. Its commits can wait until a rebalance ends: the rebalance
+      needs no callback on the user's thread, which may be blocked in the commit. An eager member has already given up
+      its partitions.
     - `may_commit`: the broker accepts commits now.
     - `joining`: the member waits for the JoinGroup response.
     - `keeps`: the member keeps partitions through the rebalance.
@@ -100,8 +101,8 @@ def commit_request(settings: GroupSettings, identity: MemberIdentity, commit: Co
     """Build the OffsetCommit of this member and generation. An empty identity makes it a commit without a membership,
     which the broker accepts while the group has no members.
 
-    As in Java's client, topics are named by id if the broker accepts ids and all ids are known, otherwise by name. Ids
-    are unknown for partitions that were not read, and with brokers before Kafka 2.8.
+    As in Java's client, topics are identified by id if the broker accepts ids and all ids are known, otherwise by name.
+    The id of a topic is unknown if none of its partitions was read, or with brokers before Kafka 2.8.
     """
     topics: dict[tuple[str, UUID], list[OffsetCommitRequestPartition]] = {}
     for part, entry in commit.offsets.items():
@@ -213,10 +214,10 @@ class CommitFlow:
             error = self._rebalancing() if rejoins else errors.CommitFailed(self._about(NOT_A_MEMBER))
             return [FinishCommit(commit, error)]
         if context.coordinator is None:
-            # A consumer without a membership may look up its coordinator only now, so its first commit waits.
+            # A consumer without a membership looks up its coordinator only when needed, so its first commit waits.
             waits = commit.alone and commit.deadline is None and commit.sent_as is None
             if waits and now < commit.requested_at + self._settings.request_timeout_s:
-                # Due at once, so that waiting commits are sent in the order in which they were requested.
+                # Due immediately, so that waiting commits are sent in the order in which they were requested.
                 self._waiting.append((now, commit))
                 return []
             return self._later(commit, now, self._retriable("the group's coordinator is unknown"))
@@ -228,7 +229,8 @@ class CommitFlow:
     def answered(
         self, commit: Commit, response: OffsetCommitResponse, context: CommitContext, now: float
     ) -> tuple[list[Action], CommitJudgement]:
-        """Handle a response. Returns the actions for the commit, and the judgement, which may affect the membership."""
+        """Handle a response. Returns the actions for the commit, and the judgement with its effect on the
+        membership."""
         self._in_flight.remove(commit)
         judgement = judge(response, commit.offsets, commit.ids)
         self._record_ids(commit, judgement, now)
@@ -274,21 +276,23 @@ class CommitFlow:
         return commit in self._in_flight
 
     def _later(self, commit: Commit, now: float, failure: errors.ConsumerError) -> list[Action]:
-        """Retry after the backoff. Without a deadline (no retries) or after it, finish the commit with `failure`."""
+        """Retry after the backoff. If the commit has no deadline (no retries) or the deadline has passed, finish it
+        with `failure`."""
         if commit.deadline is None or now >= commit.deadline:
             return [FinishCommit(commit, failure)]
         self._waiting.append((min(now + self._backoff.next(), commit.deadline), commit))
         return []
 
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, context: CommitContext) -> bool:
-        """True if a rebalance overtook the commit, and the member keeps its partitions, so that it can commit again."""
+        """True if a rebalance began before the commit was stored, but the member keeps its partitions and can commit
+        again."""
         if not context.holds or not context.identity.valid:
             return False
         older = commit.sent_as is not context.identity or context.joining
         return older or judgement.rule.verdict is Verdict.REJOIN
 
     def _record_ids(self, commit: Commit, judgement: CommitJudgement, now: float) -> None:
-        """Record the time since which the coordinator has not known a topic id. New ids become known within moments."""
+        """Record when the coordinator first reported a topic id as unknown. Brokers learn new ids within moments."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             for part in judgement.partitions:
                 if part in commit.ids:
@@ -298,7 +302,8 @@ class CommitFlow:
                 self._unknown_ids.pop(topic_id, None)
 
     def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
-        """True if the broker has not known the topics for so long that they count as deleted, no longer as new."""
+        """True if the topics have been unknown for UNKNOWN_TOPIC_PATIENCE_S: they count as deleted, no longer as
+        new."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
             return now - max(since, default=commit.requested_at) >= UNKNOWN_TOPIC_PATIENCE_S

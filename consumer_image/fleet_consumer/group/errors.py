@@ -1,8 +1,8 @@
 """Errors of a consumer: one class for each case that callers may handle differently.
 
-After a `ConsumerError` the consumer continues. A `FatalConsumerError` ends it: every later call except `close` raises
-the same error. Each has a `reason` for conditions and metrics, by default its class name, and a message that names the
-object, what was seen and what to do.
+After a `ConsumerError` the consumer continues. A `FatalConsumerError` ends the consumer: every later call except
+`close` raises the same error. Each error has a `reason` for conditions and metrics, by default its class name. Its
+message names the object, the observation and the remedy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from fleet_consumer.record import TopicPartition
 
 
 class Refusal(NamedTuple):
-    """A broker's refusal to commit a partition. `lasting`: only a change of the commit or the permissions helps."""
+    """A broker's refusal to commit a partition. `lasting`: retries fail until the commit or the permissions change."""
 
     words: str
     lasting: bool
@@ -22,8 +22,8 @@ class ConsumerError(Exception):
     """Base class of all errors of `Consumer`. The consumer can still be used.
 
     After a failed commit, `not_committed` maps each partition whose offset is not stored to the broker's refusal, or to
-    None if the broker gave none; the offsets of all other partitions are stored. If `not_committed` itself is None,
-    nothing is known about any partition.
+    None without a refusal; the offsets of all other partitions are stored. If `not_committed` itself is None, the
+    outcome is unknown for all partitions.
     """
 
     reason: ClassVar[str] = "ConsumerError"
@@ -76,7 +76,7 @@ class UnsupportedByCoordinator(FatalConsumerError):
 
 
 class UnexpectedAnswer(FatalConsumerError):
-    """The coordinator returned an error that the protocol does not allow here; retries would only hide it."""
+    """The coordinator returned an error that the protocol does not allow here; retries would only hide the error."""
 
 
 class TopicAuthorizationFailed(ConsumerError):
@@ -88,7 +88,7 @@ class TopicMissing(ConsumerError):
 
 
 class AssignorFailed(ConsumerError):
-    """The assignor raised or broke its contract while this member led a rebalance; the rebalance is retried."""
+    """This member led a rebalance, and the assignor raised or returned an invalid plan; the rebalance is retried."""
 
 
 class CoordinatorUnavailable(ConsumerError):
@@ -129,7 +129,7 @@ class MetadataLookupFailed(ConsumerError):
 
 
 class NoOffsetForPartition(ConsumerError):
-    """A partition has no usable offset and the reset policy is `none`; seek, or commit an offset for it."""
+    """A partition has no valid offset, and the reset policy is `none`; seek, or commit an offset for the partition."""
 
     def __init__(self, message: str, partitions: Iterable[TopicPartition]) -> None:
         super().__init__(message)
@@ -137,7 +137,7 @@ class NoOffsetForPartition(ConsumerError):
 
 
 class GroupMetadataUnknown(ConsumerError):
-    """The linked librdkafka uses an unknown format for the group metadata that transactions need."""
+    """The linked librdkafka uses an unknown format for the group metadata of transactions."""
 
 
 class NotAssigned(ConsumerError):
@@ -149,11 +149,11 @@ class NotSubscribed(ConsumerError):
 
 
 class SubscriptionConflict(ConsumerError):
-    """`subscribe` and `assign` exclude each other; call `unsubscribe` in between."""
+    """`subscribe` and `assign` are mutually exclusive; call `unsubscribe` in between."""
 
 
 class GroupIdMissing(ConsumerError):
-    """The call needs a group, and the settings have no `group_id`."""
+    """The call needs a group, but the settings have no `group_id`."""
 
 
 class ConsumerClosed(ConsumerError):
@@ -161,11 +161,12 @@ class ConsumerClosed(ConsumerError):
 
 
 class ForkedConsumer(ConsumerError):
-    """This process is a fork of the consumer's process, without its threads. Create a new consumer in this process."""
+    """This process was forked from the consumer's process, and has none of its threads. Create a new consumer here."""
 
 
 class ConcurrentUse(ConsumerError):
-    """Two threads used the consumer at once. Only methods whose docstring says so may be called from any thread."""
+    """Two threads used the consumer concurrently. Only methods documented as thread-safe may be called from any
+    thread."""
 
 
 class DataPlaneFailed(ConsumerError):
@@ -173,8 +174,8 @@ class DataPlaneFailed(ConsumerError):
 
 
 class DataUnreadable(DataPlaneFailed):
-    """A batch of a partition is unreadable: it is damaged, or its checksum is wrong, or its codec or format is unknown.
-    Records after the batch are not returned. The read is retried until it succeeds or the batch is skipped."""
+    """A batch of a partition is unreadable: damaged, with a wrong checksum, or in an unknown codec or format. Records
+    after the batch are not returned. The read is retried until it succeeds or the batch is skipped."""
 
 
 class RecordsExpired(DataPlaneFailed):

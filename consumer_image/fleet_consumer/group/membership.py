@@ -1,6 +1,6 @@
-"""Settings of a group membership, and an immutable snapshot of it, which any thread may read.
+"""Settings of a group membership, and immutable snapshots of a membership, which any thread may read.
 
-The coordinator thread publishes a new snapshot after every event; no other code reads the machine's state.
+The coordinator thread publishes a new snapshot after every event; other threads never read the machine's state.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The committed position of a partition: next offset to read, its leader epoch (-1: unknown), free text."""
+    """The committed position of a partition: next offset to read, leader epoch (-1: unknown), and metadata (any
+    string)."""
 
     offset: int
     leader_epoch: int = -1
@@ -17,7 +18,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record found by time: offset, time in milliseconds since the epoch, leader epoch (-1: unknown)."""
+    """The result of a lookup by time: a record's offset, timestamp in milliseconds since 1970, leader epoch (-1:
+    unknown)."""
 
     offset: int
     timestamp: int
@@ -27,7 +29,7 @@ class OffsetAndTimestamp(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
     """Settings of one membership. `retry_authentication`: a refused login is retried, because the credentials may be
-    renewed. `metadata_max_age_s`: after this time, partition counts are read again. `rack`: see KIP-881."""
+    renewed. `metadata_max_age_s`: maximum age of partition counts before they are read again. `rack`: see KIP-881."""
 
     group_id: str
     instance_id: str | None = None
@@ -47,7 +49,7 @@ class Rejoin(NamedTuple):
     """A member's transition into a generation.
 
     - `before`: the previous generation, -1 if there was none; `generation`: the new one, -1 until it is joined.
-    - `own`: False if the member joined only because another member had started a rebalance.
+    - `own`: False if the member rejoined only because another member had started the rebalance.
     """
 
     before: int
@@ -67,8 +69,8 @@ class Membership:
     - `last_heartbeat_at` is the monotonic time at which the last successful heartbeat was sent.
     - `rejoins` are the member's last rejoins, oldest first, including a rejoin in progress.
     - `revoking`: a rebalance waits until the user's thread has given partitions back.
-    - `error` is the error (with a `reason`) that currently blocks the member, or None. It is cleared when its cause
-      disappears.
+    - `error` is the error (with a `reason`) that currently blocks the member, or None. The error is cleared when its
+      cause disappears.
     """
 
     group_id: str

@@ -1,7 +1,7 @@
 """Events and actions of a group machine: its input and its output.
 
-Events carry no time, because it is an argument of `handle(event, now)`. A `Send` carries a context, which comes back
-unchanged with the response. The context matches even a late response with its attempt, heartbeat or commit.
+Events carry no time, because it is an argument of `handle(event, now)`. A `Send` carries a context, which is returned
+unchanged with the response. By its context, even a late response is matched with its attempt, heartbeat or commit.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,8 @@ Address = tuple[str, int]
 
 
 class Channel(Enum):
-    """The two connections to the coordinator. A JoinGroup may block one for minutes, so heartbeats use the other."""
+    """The two connections to the coordinator. A JoinGroup may block its connection for minutes, so heartbeats use the
+    other."""
 
     MAIN = "main"
     JOIN = "join"
@@ -35,8 +36,8 @@ class Channel(Enum):
 class MemberIdentity:
     """Member id and generation, which change together.
 
-    A response to a request with an older identity must not change newer state. Identities are compared by `is`: after a
-    reset, the same member id and generation are a new identity.
+    A response to a request with an older identity must not change newer state. Identities are compared with `is`: after
+    a reset, even the same member id and generation are a new identity.
     """
 
     generation: int = -1
@@ -53,9 +54,9 @@ class MemberIdentity:
 class RebalanceAttempt:
     """One attempt to join and sync. Responses and results of earlier attempts are ignored.
 
-    `topics` are the topics in the JoinGroup. `identity` is the identity in the JoinGroup, and later the identity in its
-    response. Only the leader fills `subscriptions` (of all members), `counts` and `racks` (of the partitions in its
-    plan) and `unconfirmed` (topics whose counts must be confirmed before the plan).
+    `topics` are the topics in the JoinGroup. `identity` is the identity in the JoinGroup and, after the response, the
+    identity in the response. Only the leader fills four fields: `subscriptions` (of all members), `counts` and `racks`
+    (of the partitions in its plan), and `unconfirmed` (topics to confirm before the plan).
     """
 
     reason: str
@@ -73,12 +74,12 @@ class RebalanceAttempt:
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """A commit that the user requested. If `deadline` is None, it is not retried. `sent_as` is the member's identity in
-    the last request.
+    """A commit that the user requested. If `deadline` is None, the commit is not retried. `sent_as` is the member's
+    identity in the last request.
 
     `alone`: the consumer's partitions were assigned manually. The consumer is not a member, and the broker accepts its
-    commits while the group has no members. `ids` are the known ids of topics whose records were read. A topic created
-    again under the same name has another id, and must not get the position of the former topic.
+    commits while the group has no members. `ids` are the known ids of topics whose records were read. A recreated topic
+    with the same name has another id, and must not get the former topic's position.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -151,13 +152,13 @@ Context = ForLookup | ForJoin | ForPlan | ForSync | ForHeartbeat | ForCommit | F
 
 
 class Tick(Message):
-    """Time has passed; the user's thread was last in `poll` at `polled_at`."""
+    """Time has passed. `polled_at`: when the user's thread was last in `poll`, in monotonic seconds."""
 
     polled_at: float
 
 
 class Subscribed(Message):
-    """The user subscribed to these topics, or to all that match `pattern`, instead of any earlier subscription."""
+    """The user subscribed to these topics, or to all topics that match `pattern`. Replaces any earlier subscription."""
 
     topics: tuple[str, ...]
     pattern: TopicPattern | None = None
@@ -177,7 +178,8 @@ class Answered(Message):
 
 
 class Unanswered(Message):
-    """A request failed without a response. `slow`: the cause, such as a wrong password, does not vanish in seconds."""
+    """A request failed without a response. `slow`: the cause, such as a wrong password, is unlikely to vanish within
+    seconds."""
 
     context: Context
     error: Exception
@@ -217,7 +219,7 @@ class LoginRefused(Message):
 
 
 class CoordinatorSuspected(Message):
-    """A request that the machine did not send showed that the broker at `address` is no longer the coordinator."""
+    """The broker at `address` is no longer the coordinator, according to a request outside of the machine."""
 
     address: Address
 
@@ -282,7 +284,7 @@ class Disconnect(Message):
 class RunAssignor(Message):
     """Run the assignor on its own thread, then report Planned or PlanFailed.
 
-    `cooperative`: members keep their partitions during the rebalance, so the plan must not move a partition directly
+    `cooperative`: members keep their partitions during the rebalance. So the plan must not move a partition directly
     from one member to another (KIP-429).
     """
 
@@ -301,7 +303,8 @@ class CollectUserData(Message):
 
 
 class NotifyAssignor(Message):
-    """Call `on_assignment`, before any later CollectUserData. An error is reported; the membership is unchanged."""
+    """Call the assignor's `on_assignment`, before any later CollectUserData. Its error is reported; the membership is
+    unchanged."""
 
     assignor: Assignor
     assignment: Assignment

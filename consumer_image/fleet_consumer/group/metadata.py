@@ -1,6 +1,6 @@
 """Partitions grouped by topic, and Metadata responses: existing topics, partition counts, racks of replicas.
 
-`PartitionInfo` is the class for users: a partition with the brokers that lead or replicate it.
+`PartitionInfo` is part of the public API: a partition with its leader and its replicas.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ PartitionsByTopic = Mapping[str, tuple[int, ...]]
 """Partition numbers, keyed by topic; a topic without partitions is absent."""
 
 Racks = tuple[frozenset[str], ...]
-"""For each partition of a topic, in order of partition number, the racks of its replicas."""
+"""The racks of the replicas of each partition of a topic, in order of partition number."""
 
 
 def without(partitions: PartitionsByTopic, removed: Mapping[str, Sequence[int]]) -> PartitionsByTopic:
@@ -45,8 +45,8 @@ def topics_request(topics: Iterable[str] | None) -> MetadataRequest:
 
 
 def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the partition counts of existing topics, and the error codes of the other topics. A topic whose leaders
-    are being elected has an error and partitions; it counts as existing."""
+    """Return the partition counts of existing topics, and the error codes of the other topics. During a leader
+    election, a topic may have both partitions and an error; it counts as existing."""
     counts: dict[str, int] = {}
     failures: dict[str, int] = {}
     for topic in response.topics:
@@ -60,8 +60,8 @@ def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[s
 class BrokerRacks:
     """Racks of brokers, keyed by node id.
 
-    Responses do not list brokers that are down, so the last known racks are kept. Otherwise each restart of a broker
-    would look like replicas that moved to other racks, and cause a rebalance.
+    Responses do not list brokers that are down, so the last known racks are kept. Otherwise the restart of a broker
+    would seem to move its replicas to other racks, and cause a rebalance.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Reasons for joining and leaving, for the broker's log (KIP-800)."""
 
 LENGTH_MAX = 255
-"""Maximum length of a reason in characters. Brokers truncate longer reasons; like Java's client
-(`JoinGroupRequest.maybeTruncateReason`), this client truncates them before sending."""
+"""Maximum length of a reason in characters. Brokers truncate longer reasons. This client truncates them before sending,
+like Java's `JoinGroupRequest.maybeTruncateReason`."""
 
 SUBSCRIBED = "first subscription"
 SUBSCRIPTION_CHANGED = "the subscription has changed"

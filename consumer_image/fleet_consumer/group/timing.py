@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 NEVER = float("-inf")
 SLOW_RETRY_S = 10.0
-"""Seconds to wait after a refusal that only a person can fix, such as a wrong password."""
+"""Seconds to wait after a refusal that only a person can correct, such as a wrong password."""
 
 
 class Backoff:
-    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that members do not all retry at once."""
+    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that members do not all retry together."""
 
     def __init__(self, initial_s: float, maximum_s: float, jitter: Callable[[], float]) -> None:
         self._initial_s = initial_s
@@ -17,7 +17,7 @@ class Backoff:
         self._failures = 0
 
     def next(self) -> float:
-        """Count one more consecutive failure and return the wait after it in seconds."""
+        """Count one more consecutive failure, and return the seconds to wait after it."""
         # The exponent is bounded because 2.0**2000 would raise.
         wait = min(self._initial_s * 2.0 ** min(self._failures, 30), self._maximum_s)
         self._failures += 1
@@ -30,8 +30,8 @@ class Backoff:
 class HeartbeatTimer:
     """Heartbeat timer of one member (Java: `Heartbeat`). At most one heartbeat is in flight.
 
-    At `session_deadline` the coordinator is considered lost; when a coordinator is found, a new session timeout starts.
-    Until `fence_deadline` no other member can own the partitions.
+    At `session_deadline` the coordinator counts as lost. When a coordinator is found, a new session timeout starts.
+    Until `fence_deadline` no other member can own this member's partitions.
     """
 
     def __init__(
@@ -51,12 +51,13 @@ class HeartbeatTimer:
 
     @property
     def fence_deadline(self) -> float:
-        """The time until which this member certainly owns its partitions; `NEVER` if no response was successful yet.
+        """The time until which this member is certain to own its partitions; `NEVER` before the first successful
+        response.
 
-        The broker removes a member one session timeout after its last heartbeat. It also removes a member, even one
-        with regular heartbeats, one rebalance timeout after the start of a rebalance that the member has not joined.
-        The broker starts the first timer after this member has *sent* its last successful heartbeat, and the second
-        after it has *sent* the last request whose response showed no rebalance. So the send times are safe bounds.
+        The broker removes a member one session timeout after its last heartbeat. The broker also removes a member with
+        regular heartbeats that does not join a rebalance within one rebalance timeout. The session timer starts after
+        this member has *sent* its last successful heartbeat. The rebalance timer starts after this member has *sent*
+        the last request whose response showed no rebalance. So the send times are safe bounds.
         """
         if self.last_good_sent_at is None:
             return NEVER
@@ -67,10 +68,11 @@ class HeartbeatTimer:
 
     def start(self, sent_at: float, now: float) -> None:
         """Start the session after a successful SyncGroup that was sent at `sent_at`."""
-        # Heartbeats sent after the SyncGroup may have been answered before it, while the leader planned.
+        # Heartbeats sent after the SyncGroup may have been answered before the SyncGroup, while the leader planned.
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         self.last_stable_sent_at = sent_at
-        # After a slow SyncGroup this time is in the past, so a heartbeat is due at once and extends `fence_deadline`.
+        # After a slow SyncGroup, `next_at` is in the past, so a heartbeat is due immediately and extends
+        # `fence_deadline`.
         self.next_at = self.last_good_sent_at + self._interval_s
         self.restart_session(now)
         self._backoff.reset()
@@ -78,8 +80,8 @@ class HeartbeatTimer:
     def begin_rebalance(self, now: float) -> None:
         """Restart the timers after a successful JoinGroup. Heartbeats continue while the leader plans.
 
-        The broker now waits one rebalance timeout for the member's SyncGroup. That wait began after the last successful
-        heartbeat was sent, so `fence_deadline` counts from the send time of that heartbeat.
+        The broker now waits one rebalance timeout for the member's SyncGroup. This wait began after the last successful
+        heartbeat was sent, so `fence_deadline` counts from that heartbeat's send time.
         """
         self.last_stable_sent_at = self.last_good_sent_at
         self.restart_session(now)
@@ -96,7 +98,8 @@ class HeartbeatTimer:
         self.next_at = now + self._interval_s
 
     def succeeded(self, sent_at: float, now: float, *, stable: bool) -> None:
-        """Extend the session and `fence_deadline` after a successful response. `stable`: it showed no rebalance."""
+        """Extend the session and `fence_deadline` after a successful response. `stable`: the response showed no
+        rebalance."""
         self.last_good_sent_at = max(sent_at, self.last_good_sent_at or sent_at)
         if stable:
             self.last_stable_sent_at = max(sent_at, self.last_stable_sent_at or sent_at)
@@ -108,13 +111,13 @@ class HeartbeatTimer:
         self.next_at = now + self._backoff.next()
 
     def restart_session(self, now: float) -> None:
-        """Start a full session timeout. A heartbeat in flight is ignored: it was sent to the former coordinator."""
+        """Start a full session timeout. A heartbeat in flight is ignored, because it went to the former coordinator."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
 
 
 class CoordinatorLookup:
-    """The coordinator's address, and the retry timer while it is unknown."""
+    """The coordinator's address; while the address is unknown, the retry timer of the lookup."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -134,7 +137,8 @@ class CoordinatorLookup:
         self._backoff.reset()
 
     def lost(self, now: float) -> None:
-        """Forget a lost coordinator and look it up after the backoff, which grows until `settled`."""
+        """Discard the address of a lost coordinator, and look up the coordinator after the backoff, which grows until
+        `settled`."""
         if self.address is not None:
             self.address = None
             self.next_at = now + self._backoff.next()

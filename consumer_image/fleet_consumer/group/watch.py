@@ -1,12 +1,12 @@
-"""Watch of a member's topics: existence, partition counts, racks, and the time of the next Metadata request.
+"""Watch of a member's topics: their existence, partition counts and racks, and the time of the next Metadata request.
 
-Every member watches the topics that it subscribes to, to report missing topics and to match its pattern. The leader
-watches the topics of all members and compares them with its plan. If a topic gained partitions, or its replicas moved
-to other racks, the group needs a new assignment.
+Every member watches its subscribed topics, to report missing topics and to match its pattern. The leader watches the
+topics of all members and compares them with its plan. If a topic gained partitions, or its replicas moved to other
+racks, the group needs a new assignment.
 
-A response that shows fewer topics or partitions than earlier responses must be confirmed, because any broker may answer
-Metadata. A broker that lags or has just started reports that a topic does not exist. A broker that returns an error
-reports nothing about the topic. In both cases a plan with 0 partitions would take the topic from all members.
+Any broker may answer Metadata, so a response with fewer topics or partitions than earlier responses must be confirmed.
+A broker that lags or has just started reports an existing topic as unknown. An error response says nothing about its
+topic. In both cases a plan with 0 partitions would revoke the topic from all members.
 
 Decision: docs/decisions/0020-unconfirmed-metadata.md.
 """
@@ -23,11 +23,11 @@ from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
 from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse
 
 GONE_AFTER_S = 3.0
-"""Seconds for which brokers must report that a topic is deleted or has fewer partitions before the change counts."""
+"""Seconds for which brokers must report a deleted topic or fewer partitions before the change is accepted."""
 
 MISSES_CONFIRM = 2
-"""Number of consecutive responses that must lack a topic before the topic counts as absent at the time of subscribing.
-If the cluster has several brokers, each response comes from another broker."""
+"""Number of consecutive responses that must lack a topic before the topic counts as absent at subscription time. In a
+cluster of several brokers, consecutive responses come from different brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class MetadataView:
     - `counts`: partition counts, keyed by topic. A topic with an error in this response keeps its earlier count.
     - `unconfirmed`: topics that may have more partitions than this response shows.
     - `denied`: topics that the principal may not describe.
-    - `hidden`: topics, including `denied`, about which this response has an error and so says nothing. The error
-      UNKNOWN_TOPIC_OR_PARTITION does not count.
+    - `hidden`: topics with an error in this response, including `denied`, but without UNKNOWN_TOPIC_OR_PARTITION. The
+      response says nothing about these topics.
     """
 
     counts: Mapping[str, int]
@@ -52,8 +52,8 @@ def view_of(
 ) -> MetadataView:
     """Evaluate a response about `topics`.
 
-    `known` counts come from earlier responses. `claimed` counts come from other members, which may be wrong or hostile:
-    they can make a topic unconfirmed, but never replace the count of a response.
+    `known` counts come from earlier responses. `claimed` counts come from other members, which may be wrong or hostile.
+    So a claimed count can make a topic unconfirmed, but never replaces a count from a response.
     """
     seen, failures = partition_counts(response)
     counts: dict[str, int] = {}
@@ -74,8 +74,8 @@ def view_of(
 
 
 class UnconfirmedTopics:
-    """Topics for which the last metadata response had a retriable error or fewer partitions than known, each with the
-    time since which this has been so."""
+    """Topics for which the last Metadata response had a retriable error or fewer partitions than known. Each has the
+    time of the first such response in a row."""
 
     def __init__(self, patience_s: float = GONE_AFTER_S) -> None:
         self._patience_s = patience_s
@@ -88,12 +88,11 @@ class UnconfirmedTopics:
 
 
 class InitialPartitions:
-    """Partitions that existed when this member subscribed to their topic. Partitions that appear later are read from
-    their beginning.
+    """Partitions that existed when this member subscribed to their topic. Later partitions are read from their
+    beginning.
 
-    If a broker returns an error for a topic, or only one response lacks the topic, its partitions count as old until a
-    later response shows whether the topic exists. Otherwise a group that reads from the latest offsets would replay the
-    whole topic.
+    If a response has an error for a topic, or only one response lacks the topic, the topic's partitions count as old
+    for now; later responses decide. Otherwise a group with the reset policy `latest` would replay the whole topic.
     """
 
     def __init__(self) -> None:
@@ -109,12 +108,13 @@ class InitialPartitions:
         return any(misses for misses in self._misses.values())
 
     def subscribe(self, *, by_pattern: bool) -> None:
-        """Forget the previous topics at a new subscription, before the first response about its topics."""
+        """Discard the topics of the previous subscription; the next response is the first about the new topics."""
         self._by_pattern, self._informed = by_pattern, False
         self._topics, self._misses = frozenset(), {}
 
     def answered(self, topics: frozenset[str], view: MetadataView) -> None:
-        """Apply a response about this member's topics. With a pattern, `topics` are the existing topics that match."""
+        """Apply a response about this member's topics. With a pattern, `topics` are the existing topics that match the
+        pattern."""
         began, self._informed, self._topics = self._informed, True, topics
         misses: dict[str, int] = {}
         for topic in topics - self._first.keys():
@@ -132,7 +132,7 @@ class InitialPartitions:
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
         """Return the partitions that did not exist when the member subscribed; none before the first response. They are
-        read from their beginning, so that records written before the member knew of them are not skipped."""
+        read from their beginning: records may have been written before the member knew the partitions."""
         if not self._informed:
             return frozenset()
         return frozenset(
@@ -143,13 +143,13 @@ class InitialPartitions:
 
 
 MISSING_TOPIC_RECHECK_S = 2.0
-"""Seconds between lookups of a topic that does not exist yet; Java looks it up every second or faster."""
+"""Seconds between lookups of a topic that does not exist yet; Java looks such a topic up at least every second."""
 
 UNCONFIRMED_RECHECK_S = 0.5
-"""Seconds to wait before another broker is asked about an unconfirmed topic."""
+"""Seconds before another broker is asked about an unconfirmed topic."""
 
 LEAD_RECHECK_S = 2.0
-"""Seconds after which a leader verifies the partition counts of its plan, which may come from a lagging broker."""
+"""Seconds after which a leader verifies the partition counts of its plan; a lagging broker may have reported them."""
 
 
 class MetadataWatch:
@@ -167,7 +167,7 @@ class MetadataWatch:
         self._unconfirmed = UnconfirmedTopics()
         self._informed = False
         self.own: frozenset[str] = frozenset()
-        """This member's topics: the topics named by the user, or the existing topics that match the pattern."""
+        """This member's topics: the named topics, or the existing topics that match the pattern."""
         self.counts: dict[str, int] = {}
         """Known partition counts of the topics that this member or its group reads."""
         self.denied: frozenset[str] = frozenset()
@@ -186,7 +186,7 @@ class MetadataWatch:
         self.refresh()
 
     def refresh(self) -> None:
-        """Make the next request due at once."""
+        """Make the next request due immediately."""
         self.next_at = NEVER
 
     def lead(
@@ -203,7 +203,8 @@ class MetadataWatch:
         """Watch the group's topics as a leader that keeps the plan of its predecessor (KIP-814).
 
         The counts of that plan arrive later, with `old_plan_had`. Until then the plan is assumed to have the counts
-        known since the subscription or, for topics that this member does not subscribe to, those of the next response.
+        known since the subscription. For topics that this member does not subscribe to, the counts of the next response
+        are assumed.
         """
         self._group = topics
         self._planned_racks = {}
@@ -235,7 +236,7 @@ class MetadataWatch:
         self.racks.learn(response)
         topics = self.own | self._group
         if self._pattern is not None:
-            # Known topics stay included until it is confirmed that they are deleted.
+            # Known topics stay included until their deletion is confirmed.
             topics = self._group | frozenset(
                 topic
                 for topic in (*self.counts, *(each.name or "" for each in response.topics))
@@ -262,7 +263,8 @@ class MetadataWatch:
         self.next_at = now + wait_s
 
     def _outdated(self, response: MetadataResponse, view: MetadataView, unconfirmed: frozenset[str]) -> str | None:
-        """Return the reason why the leader's plan is outdated, or None. An unknown count is not a reason."""
+        """Return the reason why the leader's plan is outdated, or None. An unknown count does not make the plan
+        outdated."""
         for topic in sorted(self._group):
             if topic in unconfirmed or (topic in view.hidden and topic not in self.counts):
                 continue
@@ -290,7 +292,7 @@ class MetadataWatch:
 
 
 def topics_denied(topics: Iterable[str]) -> errors.TopicAuthorizationFailed:
-    """Return the error for topics that this member may not describe and, as the leader, does not assign."""
+    """Return the error for topics that this member may not describe, and that it does not assign as the leader."""
     return errors.TopicAuthorizationFailed(
         f"topics {', '.join(sorted(topics))}: not authorized; allow the principal Describe and Read on them"
     )

@@ -1,4 +1,4 @@
 """Boundary to application code: imports handlers, decodes their input, checks their results, detects hanging calls.
 
-An application's error fails a record or a revision, never the worker.
+An error of the application fails a record or a revision, never the worker.
 """

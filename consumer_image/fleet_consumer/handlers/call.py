@@ -1,6 +1,6 @@
 """The current handler call, for logs and the watchdog, and the exit of child processes that a handler forked.
 
-The call is a context variable, because threads and tasks of an event loop each have their own context.
+The call is a context variable, because each thread and each event-loop task has its own context.
 
 Decision: docs/decisions/0028-setup-and-signals.md.
 """
@@ -15,7 +15,7 @@ from fleet_consumer.record import Record
 
 
 class CallUnwanted(Exception):
-    """The call's records no longer belong to this worker; its result would be discarded."""
+    """The call's records no longer belong to this worker; the call's result would be discarded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,8 +23,8 @@ class HandlerCall:
     """The records of one handler call, at least one. `thread` is the identifier of the calling thread.
 
     If `records` becomes a new list, even of the same records, a new call with a new timeout begins. `ended` becomes
-    true when the worker ends the call; any other cancellation comes from the handler. `unwanted()` returns True once
-    another worker may have the records; it may be called on any thread.
+    true when the worker cancels the call; a cancellation without `ended` comes from the handler. `unwanted()` returns
+    True once another worker may have the records; it may be called on any thread.
     """
 
     records: list[Record]
@@ -59,21 +59,21 @@ def end_forked_child(parent: int, error: BaseException | None = None) -> None:
     Otherwise the child would handle the same records again, on the parent's sockets. It exits without a commit, write,
     close or flush, because sockets and buffers belong to the parent.
 
-    Comparing the process id after each record would be too slow. So a child is detected when its handler has raised an
-    error or returned outputs, or, if it returned None, by a flag that a fork hook sets.
+    Comparing the process id after each record would be too slow. So the process id is compared only after the handler
+    raised an error or returned outputs. After None, a flag set by a fork hook is checked.
     """
     if os.getpid() == parent:
         return
     code, words = _ending(error)
     try:
-        # Does not use sys.stderr, because another thread of the parent may have held its lock at the fork.
+        # sys.stderr is not used, because another thread of the parent may have held its lock during the fork.
         os.write(STDERR, words.encode(errors="replace"))
     finally:
         os._exit(code)
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:
-    """Return the exit code and the text of a Python program that ends with this error."""
+    """Return the exit code and the error output of a Python program that ends with this error."""
     if error is None:
         return 0, ""
     if not isinstance(error, SystemExit):

@@ -8,8 +8,9 @@ from fleet_consumer.handlers.performing import Outputs, Performer, checker, deco
 
 
 def configured_handler(config: HandlerConfig, clock: Clock) -> Handler:
-    """Return the handler of the settings, before its `setup`. Raises HandlerImportFailed, HandlerNotCallable. Call it
-    before any other application code is imported, because it adds the source folder to the import path."""
+    """Return the configured handler; its `setup` has not run yet. Raises HandlerImportFailed, HandlerNotCallable. Call
+    this function before any other application code is imported, because it adds the source folder to the import
+    path."""
     if config.python is not None:
         return load_handler(config.python.callable, config.python.path)
     assert config.http is not None
@@ -41,7 +42,8 @@ def make_performer(config: HandlerConfig, handler: Handler, outputs: Outputs) ->
 def make_executor(
     config: HandlerConfig, handler: Handler, clock: Clock, outputs: Outputs | None = None
 ) -> Executor | None:
-    """Return the handler's executor; None for one synchronous call at a time, which is fastest in the consume loop."""
+    """Return the handler's executor. Returns None for one synchronous call at a time: a call in the consume loop is
+    fastest."""
     if config.concurrency == 1 and not handler.batch and not handler.asynchronous:
         return None
     performer = make_performer(config, handler, outputs or Outputs())

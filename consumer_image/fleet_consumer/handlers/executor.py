@@ -1,8 +1,8 @@
 """Executors run handlers outside of the consume loop: in threads, or in one thread with an event loop.
 
-An executor outlives sessions, because `setup` may have opened connections in its event loop, and a handler that is
-still busy at the end of a session must stay visible. The consume loop submits at most `size` jobs at a time. The loop,
-not the executor, is responsible for offsets and order.
+An executor outlives sessions for two reasons: `setup` may have opened connections in its event loop, and a handler that
+is still busy after its session must stay visible. The consume loop submits at most `size` jobs at a time. The consume
+loop, not the executor, is responsible for offsets and order.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from fleet_consumer.record import Record
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CANCEL_WAIT_S: Final = 2.0
-"""Time in seconds for cancelled calls to run their `finally` blocks."""
+"""Seconds that cancelled calls get to run their `finally` blocks."""
 
 
 class Work(NamedTuple):
-    """Busy time in seconds divided by the number of slots (concurrent calls), and the number of slots. If all slots are
-    always in use, the busy time grows by one second per second."""
+    """Busy time in seconds per slot, and the number of slots (concurrent calls). While all slots are in use, the busy
+    time grows by one second per second."""
 
     busy_seconds: float
     slots: int
@@ -36,14 +36,14 @@ class Work(NamedTuple):
 class BusyTime:
     """Sum of the durations of all calls in seconds, including running calls.
 
-    One thread writes, any thread reads. The state is replaced as a whole, so that a reader neither misses nor counts
-    twice a call that ends at that moment. Times are monotonic seconds.
+    One thread writes, any thread reads. The state is replaced as a whole, so that a concurrent reader counts a call
+    that is ending exactly once. Times are monotonic seconds.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        # The sum up to a point in time, the number of calls running since then, and that point in time.
+        # The sum up to a time, the number of calls running since then, and this time.
         self._state = 0.0, 0, 0.0
 
     def call_began(self, at: float) -> None:
@@ -56,7 +56,7 @@ class BusyTime:
         self._state = seconds + calls * (at - since), max(0, calls - 1), at
 
     def until(self, now: float) -> float:
-        """Return the sum at `now`. It never decreases if `now` was read before this call."""
+        """Return the sum at `now`. The sum never decreases if `now` is read before this call."""
         seconds, calls, since = self._state
         return seconds + calls * max(0.0, now - since)
 
@@ -66,19 +66,20 @@ class Job(Protocol):
 
     @property
     def records(self) -> list[Record]:
-        """The records. The handler may change them."""
+        """The records. The handler may modify them."""
 
     @property
     def unwanted(self) -> bool:
-        """True once another worker may have the records; a call must then not begin. May be read on any thread."""
+        """True once another worker may have the records; the call must then not begin. Any thread may read this
+        property."""
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
-        """Take one result for each record, and the call's duration in seconds. Called from the executor's threads."""
+        """Receive one result for each record, and the call's duration in seconds. Called on the executor's threads."""
 
 
 class Executor(ABC):
-    """Runs at most `size` jobs at a time, in `threads` threads. Each thread measures a call until it ends, even if its
-    session or timeout ended earlier, because the call occupies a slot until then."""
+    """Runs at most `size` jobs at a time, in `threads` threads. Each call is measured until its end, even if its
+    session or timeout ended earlier, because the call occupies a slot until its end."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock, *, threads: int = 1) -> None:
         self._performer = performer
@@ -99,7 +100,7 @@ class Executor(ABC):
 
     @abstractmethod
     def give(self, job: Job) -> None:
-        """Submit a job; returns at once."""
+        """Submit a job without blocking."""
 
     @abstractmethod
     def calls(self) -> list[HandlerCall]:
@@ -107,7 +108,7 @@ class Executor(ABC):
 
     @abstractmethod
     def call(self, hook: Callable[..., Any], *arguments: Any) -> None:
-        """Run `setup` or `teardown`, and wait for it. Raises its errors."""
+        """Run `setup` or `teardown`, wait for its end, and raise its error."""
 
     @abstractmethod
     def cancel(self) -> None:
@@ -115,7 +116,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the threads, without waiting for a job that hangs."""
+        """Stop the threads, without waiting for hanging jobs."""
 
 
 def _call_of(job: Job) -> HandlerCall:
@@ -148,7 +149,7 @@ class ThreadExecutor(Executor):
         hook(*arguments)
 
     def cancel(self) -> None:
-        """Do nothing: threads cannot be cancelled."""
+        """Does nothing, because threads cannot be cancelled."""
 
     def close(self) -> None:
         for _ in self._threads:
@@ -163,7 +164,7 @@ class ThreadExecutor(Executor):
             busy.call_began(began)
             CURRENT_CALL.set(call)
             try:
-                check_wanted()  # the job may have waited behind a hanging call of an earlier session
+                check_wanted()  # the job may have waited for a hanging call of an earlier session
                 results = self._performer.perform(job.records)
                 end_forked_child(self._pid)
             except BaseException as error:  # otherwise the thread would die and lose its job
@@ -211,7 +212,8 @@ class LoopExecutor(Executor):
     def close(self) -> None:
         self._closing = True
         self._loop.call_soon_threadsafe(self._loop.stop)
-        # If a handler blocks the event loop, this daemon thread does not end. The watchdog has reported the handler.
+        # If a handler blocks the event loop, this daemon thread does not end. The watchdog has already reported the
+        # handler.
         self._thread.join(CANCEL_WAIT_S)
 
     def _run(self) -> None:
@@ -248,13 +250,14 @@ class LoopExecutor(Executor):
             end_forked_child(self._pid)
         except BaseException as error:
             end_forked_child(self._pid, error)
-            # Unless `cancel` ended the call, report its end, because its order key is blocked until then.
+            # Unless `cancel` ended the call, report its end: its order key is blocked until its results are reported.
             if call.ended:
                 raise
             results = [Result(error=error)] * count
         finally:
             ended = self._clock.monotonic()
             busy.end(ended)
-            # Removed before its results are reported, so that the number of calls is exact when they arrive.
+            # The call is removed before its results are reported, so that the number of calls is exact when the results
+            # arrive.
             del self._calls[call]
         job.done(results, ended - began)

@@ -5,15 +5,15 @@ base64. For a batch, the body is `{"records": [...]}` and the response `{"result
 record, in order. Outputs are JSON objects with base64 keys and values. `_raise_for_status` defines the meaning of a
 status.
 
-No record fails while the handler does not listen, because the call waits until it does. Until the handler has returned
-its first 2xx, no record fails because of a response that is not HTTP, or of a status that points to a wrong path or a
-missing login (`ENDPOINT_STATUSES`). The call is then tried again. If a probe of the port (every `PROBE_INTERVAL_S`) or
-a call finds that nothing listens, this applies again until the next 2xx. Probes also run while there are no records to
-send.
+No record fails while the handler does not listen; the call waits until the handler listens. Before the handler's first
+2xx, two kinds of responses do not fail a record; the call is tried again. These are responses that are not HTTP, and
+statuses that point to a wrong path or a missing login (`ENDPOINT_STATUSES`). If a probe of the port (every
+`PROBE_INTERVAL_S`) or a call finds that nothing listens, this rule applies again until the next 2xx. Probes also run
+while there are no records to send.
 
 If the handler breaks the connection instead of answering, the call is repeated a few times before the record fails.
-Otherwise a record that kills its handler would stop its partition permanently. A call is not sent if its record no
-longer belongs to this worker (`check_wanted`).
+Without this limit, a record that kills its handler would block its partition permanently. A call is not sent if its
+record no longer belongs to this worker (`check_wanted`).
 
 Decision: docs/decisions/0010-handler-execution.md.
 """
@@ -41,26 +41,27 @@ HOST: Final = "127.0.0.1"
 """Loopback address: the handler's container shares the pod's network with the worker, so no data leaves the pod."""
 
 LISTEN_WAIT_S: Final = 10.0
-"""Maximum time in seconds that `setup` waits for the handler to listen."""
+"""Maximum seconds that `setup` waits for the handler to listen."""
 LISTEN_POLL_S: Final = 0.2
 UNREACHABLE_PAUSE_S: Final = 0.5
-"""Pause in seconds before another attempt to reach a handler that does not listen, or broke the connection."""
+"""Seconds before another attempt to reach a handler that does not listen, or broke the connection."""
 PROBE_INTERVAL_S: Final = 0.5
-"""Interval in seconds of the probes of the handler's port, shorter than the kubelet needs to restart a container."""
+"""Seconds between probes of the handler's port; less than the kubelet needs to restart a container."""
 HEADER_BYTES_MAX: Final = 64 << 10
 """Maximum size in bytes of a response's header or first line. Headers for traces and tokens exceed the usual 8 KiB."""
 BROKEN_MAX: Final = 3
 """Number of broken connections after which a call's record fails."""
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""Maximum size of a response in bytes, because all its outputs are in memory at once."""
+"""Maximum size of a response in bytes; all its outputs are in memory together."""
 ERROR_BODY_BYTES_MAX: Final = 512
 """Number of bytes of an error response's body that are kept in the failure's text."""
 
 ENDPOINT_STATUSES: Final = frozenset(
     (*range(300, 400), 401, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 501, 505, 511)
 )
-"""Statuses that point to a misconfigured handler until it has returned 2xx: redirections, missing logins, a wrong path,
-method or media type. After the first 2xx, and always for other statuses (such as 400, 413, 422), the record fails."""
+"""Statuses that, before the handler's first 2xx, point to a misconfigured handler: redirections, missing logins, a
+wrong path, method or media type. After the first 2xx these statuses fail the record. All other statuses (such as 400,
+413, 422) always fail the record."""
 
 CONTENT_TYPES: Final = {
     "Bytes": "application/octet-stream",
@@ -82,7 +83,7 @@ class HandlerMisconfigured(Exception):
 
 
 class HandlerBroken(Exception):
-    """The handler repeatedly broke the connection for the same record instead of answering."""
+    """The handler repeatedly broke the connection instead of answering, each time for the same record."""
 
 
 class HttpHandler:
@@ -160,11 +161,13 @@ class HttpHandler:
         return [_result(result) for result in results]
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
-        """POST until the handler answers; return a 2xx response's headers and body, or raise the error of any other."""
+        """POST until the handler answers. Returns the headers and body of a 2xx response; raises the error of any other
+        response."""
         assert self._session is not None, "call setup first"
         broken = 0
         while True:
-            # The wait for the handler may last for hours, while another worker handles this and later records.
+            # The wait for the handler may last for hours; in that time, another worker may handle this and later
+            # records.
             check_wanted()
             limit = asyncio.timeout(self._timeout_s)
             try:
@@ -178,10 +181,11 @@ class HttpHandler:
                     return got.headers, answer
             except aiohttp.ClientConnectorError:
                 self.last_error = self._unreachable()
-                self._answered_well = False  # another program may listen on this port next
+                self._answered_well = False  # another program may listen on this port later
                 await asyncio.sleep(UNREACHABLE_PAUSE_S)
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-                # This may also be a race, if the handler closes an idle connection just when it is used again.
+                # This may also be a race: the handler closed an idle connection just when the connection was used
+                # again.
                 broken += 1
                 if broken >= BROKEN_MAX:
                     raise HandlerBroken(
@@ -202,7 +206,7 @@ class HttpHandler:
             begin_next_call()
 
     def _judge(self, status: int, retry_after: str | None, body: bytes) -> None:
-        """Raise the error of a status other than 2xx."""
+        """Raise the error for a status other than 2xx."""
         try:
             _raise_for_status(status, retry_after, body)
         except HttpStatus as error:
@@ -220,7 +224,7 @@ class HttpHandler:
         )
 
     async def _probe(self) -> None:
-        """Detect, until `teardown`, a handler that restarted while there were no records to send."""
+        """Until `teardown`, detect restarts of the handler while there are no records to send."""
         while True:
             await asyncio.sleep(PROBE_INTERVAL_S)
             try:
@@ -232,7 +236,7 @@ class HttpHandler:
             except OSError:  # for example, the backlog of a busy handler is full
                 continue
             if isinstance(self.last_error, HandlerUnreachable):
-                self.last_error = None  # otherwise the error would stay if no further call follows
+                self.last_error = None  # otherwise the error would be kept until the next call
 
     def _unreachable(self) -> HandlerUnreachable:
         return HandlerUnreachable(f"nothing listens on port {self._port} of the pod; check the handler's container")

@@ -1,4 +1,4 @@
-"""The order in which concurrent handlers get records: one piece of work per key at a time. Pure."""
+"""The order in which concurrent handlers get records: one piece of work per key at a time. No I/O, no clock."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -11,17 +11,17 @@ W = TypeVar("W")
 class KeyOrder(Generic[L, W]):
     """Waiting work by order key. Not thread-safe.
 
-    Work of one order key is handled in order: the records of one key in one partition, or a partition's batches. Only
-    one piece of this work is handled at a time, from `next` to `done`. Work without an order key has no order. Order
-    keys are served in the order in which they became ready, so no key starves another.
+    Work with the same order key is handled in order: the records of one key in one partition, or a partition's batches.
+    Only one piece per order key is handled at a time, from `next` to `done`. Work without an order key is handled in
+    any order. Order keys are served in the order in which they became ready, so no order key starves another.
     """
 
     def __init__(self) -> None:
-        # Waiting work by order key. A key stays while it has waiting work or a piece that is being handled.
+        # Waiting work by order key. A key is kept while it has waiting work or a piece in progress.
         self._waiting: dict[L, deque[W]] = {}
         self._out: set[L] = set()
-        # Order keys whose first piece may be handled, each once, and pieces without an order key. `next` skips an order
-        # key without waiting work.
+        # Order keys whose first piece may be handled, each listed once, and pieces without an order key. `next` skips
+        # an order key without waiting work.
         self._ready: deque[tuple[L | None, W | None]] = deque()
 
     def add(self, order_key: L | None, work: W) -> None:
@@ -36,7 +36,7 @@ class KeyOrder(Generic[L, W]):
             self._ready.append((order_key, None))
 
     def next(self) -> tuple[L | None, W] | None:
-        """Hand out the next piece with its order key; return None if no piece may be handled now."""
+        """Return the next piece and its order key; None if no piece may be handled now."""
         while self._ready:
             order_key, free = self._ready.popleft()
             if order_key is None:
@@ -50,17 +50,18 @@ class KeyOrder(Generic[L, W]):
         return None
 
     def following(self, order_key: L | None) -> W | None:
-        """Return the first waiting piece of an order key whose previous piece is being handled; None without such a
-        piece. `follow` hands this piece out as well."""
+        """Return the first waiting piece of an order key whose previous piece is in progress; None if no piece waits.
+        To handle this piece too, call `follow`."""
         waiting = self._waiting.get(order_key) if order_key is not None and order_key in self._out else None
         return waiting[0] if waiting else None
 
     def follow(self, order_key: L) -> W:
-        """Hand out an order key's next piece during its previous one, to handle both in one batch, in order."""
+        """Return an order key's next piece while the previous piece is in progress, to handle both in one batch, in
+        order."""
         return self._waiting[order_key].popleft()
 
     def done(self, order_key: L | None) -> None:
-        """Record that this order key's piece has been handled. The next piece of the key may then be handed out."""
+        """Record that this order key's piece has been handled, so that the key's next piece may be handled."""
         if order_key is None:
             return
         self._out.remove(order_key)
@@ -70,7 +71,7 @@ class KeyOrder(Generic[L, W]):
             del self._waiting[order_key]
 
     def discard(self, unwanted: Callable[[W], bool]) -> list[W]:
-        """Remove and return the waiting work that is `unwanted`. Work that is being handled stays."""
+        """Remove and return the waiting work that is `unwanted`. Work in progress is not removed."""
         gone: list[W] = []
         for order_key, waiting in self._waiting.items():
             gone.extend(work for work in waiting if unwanted(work))

@@ -1,7 +1,7 @@
 """Import of an application's handler, with precise errors.
 
 `module:callable` is imported from the image, or from a folder that is put first on the import path. The import runs the
-application's code, so it happens only in pods of the group.
+application's code, so only pods of the group import handlers.
 """
 
 import importlib
@@ -27,7 +27,7 @@ class HandlerImportFailed(Exception):
 
 
 class HandlerNotCallable(Exception):
-    """The module was imported, but the name is missing in it, or is not callable with one argument."""
+    """The module was imported, but it lacks the name, or the name is not callable with one argument."""
 
     reason = "HandlerNotCallable"
 
@@ -37,7 +37,7 @@ class HandlerContext:
     """The fleet and the worker, for `setup` and `teardown`.
 
     `purpose` is `live` in workers, `backfill` in a Backfill, `compare` in a comparison of two handlers, and `dryRun` in
-    a dry run with a sample. A handler can use `purpose` to leave out side effects.
+    a dry run with a sample. A handler can check `purpose` to skip side effects.
     """
 
     namespace: str
@@ -49,16 +49,17 @@ class HandlerContext:
 
 
 def _nothing(context: HandlerContext) -> None:
-    """Do nothing. This is the default of `setup` and `teardown`."""
+    """Default of `setup` and `teardown`; does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """An imported handler. `setup` and `teardown` run once in each worker.
+    """An imported handler. The hooks `setup` and `teardown` run once in each worker.
 
     `call` gets one record, or a list of records if `batch`. If `asynchronous`, `call` returns a coroutine, and the
-    hooks may do so. `times_itself`: the handler enforces its own timeout. `takes_bytes`: the handler gets undecoded
-    bytes, so decoding only validates them. `last_error` returns the error that prevents calls, or None.
+    hooks may return one. `times_itself`: the handler enforces its own timeout. `takes_bytes`: the handler gets
+    undecoded bytes, so decoding only validates them. `last_error` returns the error that currently prevents calls, or
+    None.
     """
 
     spec: str
@@ -73,7 +74,7 @@ class Handler:
 
 
 def load_handler(spec: str, path: str | None) -> Handler:
-    """Import the handler `spec` ("package.module:callable"), from the folder `path` first.
+    """Import the handler `spec` ("package.module:callable"); modules in the folder `path` take precedence.
 
     A callable named `handle_batch` gets lists of records; a coroutine function is asynchronous. Raises
     HandlerImportFailed or HandlerNotCallable. Load only one handler per process, because modules stay imported.
@@ -110,7 +111,7 @@ def _import(spec: str, module_name: str, path: str | None) -> ModuleType:
     here = os.getpid()
     try:
         return importlib.import_module(module_name)
-    except BaseException as error:  # a module's top level may raise anything, including SystemExit
+    except BaseException as error:  # a module's top level may raise any exception, including SystemExit
         end_forked_child(here, error)
         raise HandlerImportFailed(_why_import_failed(spec, module_name, path, error)) from error
 
@@ -152,7 +153,7 @@ def _attribute(spec: str, module: ModuleType, attribute: str) -> Any:
 
 
 def _is_asynchronous(spec: str, target: Any) -> bool:
-    """Return True for a coroutine function. Raises HandlerNotCallable if it cannot take one argument."""
+    """True for a coroutine function. Raises HandlerNotCallable if `target` does not accept one argument."""
     if not callable(target):
         raise HandlerNotCallable(f"handler {spec!r} is a {type(target).__name__}, not a function; name a callable")
     code = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__

@@ -1,8 +1,8 @@
-"""One handler call, from records to results, for every kind of handler: single or batch, synchronous or not.
+"""One handler call, from records to results, for every kind of handler: single or batch, synchronous or asynchronous.
 
-This code runs in the handler's thread, because a result may run application code (a generator, a lazy sequence). It
-raises an error only for a call that the worker has ended or no longer wants. Any other error becomes the result of its
-record.
+This code runs in the handler's thread, because reading a result may run application code (a generator, a lazy
+sequence). An error is raised only for a call that the worker has ended or no longer wants. Any other error becomes the
+result of its record.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ Decoder = Callable[[bytes], Any]
 
 
 def decoder(field: str, format_name: str) -> Decoder | None:
-    """Return the decoder of a record's `field` ("key" or "value") for the format String or Json; None for Bytes, so
-    that the default costs nothing.
+    """Return the decoder of a record's `field` ("key" or "value") for the format String or Json. Returns None for
+    Bytes, so that the default format costs nothing.
 
     The decoder raises Undecodable, and is not called for null. JSON follows RFC 8259: UTF-8, without NaN and
     infinities.
@@ -68,7 +68,7 @@ def _json(field: str) -> Decoder:
                 value, end = scan(text, 0)
             except StopIteration:
                 end = -1  # the text begins with white space, or has no value
-            # `parse` also searches for white space before and after the value, which takes a quarter of its time.
+            # `parse` would also search for white space before and after the value, which takes a quarter of its time.
             return value if end == len(text) else parse(text)
         except json.JSONDecodeError as error:
             raise Undecodable(field, "Json", f"{error.msg} at character {error.pos}") from error
@@ -92,9 +92,9 @@ class Result(NamedTuple):
 class Outputs:
     """Converts a handler's result into records for `topics` (`handler.outputs`).
 
-    The whole result is checked before anything is sent, so that a partly invalid result writes nothing. If `topics` is
-    None, the caller checks the topics, because an output to a topic that is not listed is a configuration error, not an
-    error of the record.
+    The whole result is checked before any record is sent, so a partly invalid result writes nothing. If `topics` is
+    None, the caller checks the topics: an output to an unlisted topic is then a configuration error, not an error of
+    the record.
     """
 
     __slots__ = ("_topics",)
@@ -104,11 +104,12 @@ class Outputs:
 
     def records_in(self, answer: object) -> tuple[Produce, ...]:
         """Return the records in a handler's result: None, one Produce, or any iterable of Produce. Raises OutputRefused
-        for anything else and for topics that are not listed. Also raises a generator's own errors."""
+        for any other result and for unlisted topics. Also raises a generator's own errors."""
         if answer is None:
             return ()
         if type(answer) is Produce:
-            # Handles the common case at a quarter of the cost. A function call for each field would double this cost.
+            # Fast path for the common case, at a quarter of the cost of the code below. A function call per field would
+            # double this cost.
             topics, key, value = self._topics, answer.key, answer.value
             if (
                 (topics is None or answer.topic in topics)
@@ -145,7 +146,8 @@ class Outputs:
 class Performer:
     """Calls one handler with a record, or a list of records if `batch`; `call` may be a coroutine function.
 
-    `timeout_s` (seconds) ends asynchronous calls only; with None the handler enforces its own timeout. Thread-safe.
+    `timeout_s` (seconds) ends asynchronous calls only; None means that the handler enforces its own timeout.
+    Thread-safe.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class Performer:
         if fit:
             try:
                 found = self._spread(self._call(list(fit)), len(fit))
-            except BaseException as error:  # also SystemExit, which must not end the handler's thread
+            except BaseException as error:  # catches even SystemExit, which must not end the handler's thread
                 end_forked_child(self._pid, error)
                 if len(fit) == 1 or is_endpoints(error):
                     found = [Result(error=error)] * len(fit)
@@ -203,9 +205,10 @@ class Performer:
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
-        """Decode a batch. Returns the decodable records, kept for a second call (`as_read` restores their bytes); an
-        error result or None for each record; and the decoded records."""
-        # The bytes of a record that wraps a message can be read again. All other records are copied before decoding.
+        """Decode a batch. Returns three lists: the decodable records, kept for a second call (`as_read` restores their
+        bytes); an error result or None for each record; and the decoded records."""
+        # The bytes of a record that wraps a librdkafka message can be read again. Other records are copied before
+        # decoding.
         copies = {place: as_read(each) for place, each in enumerate(records) if getattr(each, "_message", None) is None}
         results = [self._decode(record) for record in records]
         fit = [record for record, result in zip(records, results, strict=True) if result is None]
@@ -246,8 +249,8 @@ class Performer:
         """Await the handler's result. Raises TimedOut only if the timeout ended the call.
 
         The handler runs in our task, and may leave a `cancel()` without `uncancel()`, as older libraries do.
-        `asyncio.timeout` would then mistake its own cancellation for the handler's. So the task's cancellation count
-        does not decide what ended the call: the timeout and `HandlerCall.ended` do. The count is restored afterwards.
+        `asyncio.timeout` would then mistake its own cancellation for the handler's. So the task's cancellation count is
+        ignored here; the timeout and `HandlerCall.ended` show what ended the call. The count is restored afterwards.
         """
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"
@@ -304,7 +307,7 @@ class Performer:
             return Result(error=error)
 
     def _decode(self, record: Record) -> Result | None:
-        """Decode key and value in place. Returns an error result if this fails, otherwise None."""
+        """Decode key and value in place. Returns an error result if decoding fails, otherwise None."""
         if self._decode_key is None and self._decode_value is None:
             return None
         try:
@@ -328,7 +331,7 @@ def not_listed(topic: str, listed: Collection[str]) -> str:
 
 
 class HandlerCancelled(Exception):
-    """An asynchronous handler raised CancelledError on its own."""
+    """An asynchronous handler raised CancelledError although its call was not cancelled."""
 
 
 def _is_header(header: object) -> bool:
@@ -341,8 +344,8 @@ def _is_header(header: object) -> bool:
 
 
 def _check_text(text: str, name: str) -> None:
-    """Raise OutputRefused for a lone surrogate, which JSON with a truncated escape can contain. In a key or value, such
-    a surrogate makes librdkafka's binding raise an error; in a header's name, it crashes the process."""
+    """Raise OutputRefused for a lone surrogate, which JSON with a truncated escape can contain. In a key or value, a
+    lone surrogate makes librdkafka's binding raise an error; in a header's name, it crashes the process."""
     if text.isascii():
         return
     try:
@@ -368,7 +371,7 @@ def _ended() -> bool:
 
 
 async def _uncancel(task: asyncio.Task[Any], count: int) -> None:
-    """Undo the cancellations beyond `count`, including a cancellation that is due at the next await."""
+    """Undo the task's cancellations above `count`, including a cancellation that is due at the next await."""
     while task.cancelling() > count:
         task.uncancel()
     try:

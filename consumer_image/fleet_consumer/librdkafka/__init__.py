@@ -1,1 +1,2 @@
-"""Use of librdkafka outside of the fetch thread: configuration, producer, bounded reading, conversion of records."""
+"""Use of librdkafka outside of the fetch thread: configuration, producer, bounded reading, and conversion of messages
+to records."""

@@ -1,10 +1,11 @@
 """Detection of added CAs, which librdkafka's clients must trust before a broker presents a certificate from a new CA.
 
 librdkafka reads certificates only once. A producer that refuses a broker's renewed certificate must be replaced. But if
-acknowledgements were lost with the connection, only that producer can find out whether the records were written. So the
-producer is replaced earlier, while nothing is in flight. This is safe only if CAs were added, because then the new
-client can connect wherever the old client could. Any other change, such as a CA that replaces another, may come before
-the brokers accept it. Such a change is used only after brokers have refused the old files.
+acknowledgements were lost with the connection, only the old producer can find out whether the records were written. So
+the producer is replaced earlier, while no record is in flight. This early replacement is safe only if CAs were added:
+the new client can then connect to every broker that accepted the old client. Any other change, such as the replacement
+of a CA, may come before the brokers accept the new files. Such a change is used only after brokers have refused the old
+files.
 
 Decision: docs/decisions/0008-renewed-credentials.md.
 """
@@ -28,8 +29,8 @@ class _Contents(NamedTuple):
 
 class AddedAuthorities:
     """Watches the TLS files of a client with this configuration for added CAs. Each change is compared with the
-    previous content of the files, not with the content that the client has read, because no broker needs a CA that an
-    earlier change has removed."""
+    previous content of the files, not with the content that the client has read: no broker needs a CA that an earlier
+    change removed."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._watch = tls_files(config)
@@ -42,7 +43,7 @@ class AddedAuthorities:
 
     def were_added(self, now: float) -> bool:
         """Return True if CAs were added that the client has not read. The files are checked at most every
-        CHECK_INTERVAL_S of the monotonic time `now`; in between, returns False."""
+        CHECK_INTERVAL_S (by the monotonic time `now`); calls in between return False."""
         if self._authorities is None or now < self._check_at:
             return False
         self._check_at = now + CHECK_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Reads partitions from one offset to another, with the progress stored as offsets of a group without members.
+"""Reads ranges of offsets of partitions. Progress is stored as committed offsets of a group.
 
 No member joins the group, so its coordinator accepts commits without a generation (Kafka calls this a simple consumer).
 This module does not interpret the content of records.
@@ -25,20 +25,23 @@ T = TypeVar("T")
 POLL_S: Final = 0.5
 BATCH: Final = 500
 FETCH_WAIT_MS: Final = 20
-"""Time for which a broker may wait for new records before it answers a fetch: short, because a range needs none."""
+"""Milliseconds for which a broker may delay a fetch to wait for new records; short, because a range needs no new
+records."""
 FETCH_BYTES: Final = 256 * 1024
-"""Maximum bytes of one partition per fetch, so that partitions alternate. A larger record is fetched alone."""
+"""Maximum bytes of one partition per fetch, so that fetches alternate between partitions. A larger record is fetched
+alone."""
 ASK_TIMEOUT_S: Final = 30.0
-"""Timeout of a query, including retries, for example while brokers elect a coordinator."""
+"""Timeout of a query in seconds, including retries, for example while brokers elect a coordinator."""
 
 GROUP_TIMEOUT_S: Final = 5.0
-"""Timeout of one attempt to get the group's offsets. If the coordinator refuses access to the group, librdkafka only
-reports that it found no coordinator. The reason arrives as a message, so a poll follows each failed attempt."""
+"""Timeout in seconds of one attempt to get the group's offsets. If the coordinator refuses access to the group,
+librdkafka only reports that it found no coordinator. librdkafka reports the reason as a message, so each failed attempt
+is followed by a poll."""
 
 AGAIN_S: Final = 0.5
 UNREADABLE_TRIES: Final = 5
 """Number of attempts to read unreadable data, at least `POLL_S` apart. DataUnreadable is raised when every incomplete
-partition has failed this often."""
+partition has failed this number of times."""
 MOVING: Final = frozenset(
     {
         KafkaError.NOT_COORDINATOR,
@@ -71,7 +74,8 @@ class Step(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A batch: messages, keyed by partition, and the complete partitions. It has no errors and no empty lists."""
+    """One batch: messages, keyed by partition, without errors and without empty lists, and the partitions that are
+    complete."""
 
     messages: Mapping[TopicPartition, list[Message]]
     done: frozenset[TopicPartition]
@@ -80,8 +84,9 @@ class Fetched(NamedTuple):
 class BoundedReader:
     """A reader with its own connection, for one thread. Close it, or use it as a context manager.
 
-    `config` is librdkafka's configuration (`settings.consumer_config`); its group stores the offsets. Every method may
-    raise TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; the reader remains usable afterwards.
+    `config` is librdkafka's configuration (`settings.consumer_config`); the offsets are committed in its group. Every
+    method may raise TopicAuthorizationFailed, GroupAuthorizationFailed and DataPlaneFailed; the reader remains usable
+    afterwards.
     """
 
     def __init__(
@@ -96,8 +101,8 @@ class BoundedReader:
         """Open the connection. Raises SettingsRefused if librdkafka does not accept a setting.
 
         If `stores_offsets` is False, the group is not used and needs no ACLs. `patience_s` is the timeout of one query.
-        `fetch_bytes` limits the bytes of one partition per fetch. If `skips_expired`, records that retention has
-        removed meanwhile are skipped; otherwise RecordsExpired is raised.
+        `fetch_bytes` limits the bytes of one partition per fetch. If `skips_expired`, records that retention removes
+        during the read are skipped; otherwise RecordsExpired is raised.
         """
         self._stores_offsets = stores_offsets
         self._patience_s = patience_s
@@ -134,7 +139,7 @@ class BoundedReader:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Return each partition's first existing offset, and the offset after its last record. Partitions whose leader
-        does not answer are left out; if no leader answers, DataPlaneFailed is raised."""
+        does not answer are left out. If no leader answers, raises DataPlaneFailed."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         away: errors.DataPlaneFailed | None = None
         for led in self._by_leader(list(partitions)):
@@ -151,7 +156,8 @@ class BoundedReader:
         return found
 
     def _by_leader(self, partitions: Sequence[TopicPartition]) -> list[list[TopicPartition]]:
-        """Group the partitions by leader. Those without a leader form one group, whose query fails with the reason."""
+        """Group the partitions by leader. Partitions without a leader form one group; a query for this group fails with
+        the reason."""
         led: dict[int, list[TopicPartition]] = {}
         for topic in dict.fromkeys(partition.topic for partition in partitions):
             known = self._described(topic).partitions
@@ -162,13 +168,15 @@ class BoundedReader:
         return list(led.values())
 
     def at_time(self, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
-        """Return each partition's first offset at or after the time; partitions without such a record are left out."""
+        """Return the offset of each partition's first record at or after the time; partitions without such a record are
+        left out."""
         found = self._offsets(list(partitions), time_ms)
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """Return offsets at a time, or at one of the two special times of ListOffsets, with one query for all
-        partitions. (librdkafka's own query for the watermarks of a single partition took half a second.)"""
+        """Return offsets by timestamp, which may be a special timestamp of ListOffsets (earliest, latest), with one
+        query for all partitions. (librdkafka's own query for the watermarks of a single partition took half a
+        second.)"""
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
             _topics(partitions),
@@ -178,7 +186,8 @@ class BoundedReader:
         return {TopicPartition(answer.topic, answer.partition): answer.offset for answer in answers}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets of these partitions; partitions without such an offset are left out."""
+        """Return the group's committed offsets of these partitions; partitions without a committed offset are left
+        out."""
         wanted = list(partitions)
         asked = [confluent_kafka.TopicPartition(*partition) for partition in wanted]
         found = {}
@@ -221,7 +230,7 @@ class BoundedReader:
     def runs(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Fetched]:
         """Yield the messages of each partition in its range of offsets (end exclusive), in the order of arrival.
 
-        Yields an empty step about twice a second while nothing arrives, so that the caller can give up if brokers are
+        While no records arrive, yields an empty step about twice a second: the caller can then give up if brokers are
         down for too long. A partition without a leader or with unreadable data does not delay other partitions. Raises
         DataUnreadable when every incomplete partition is unreadable.
         """
@@ -230,7 +239,7 @@ class BoundedReader:
         if open_ != set(ranges):
             yield Fetched({}, frozenset(ranges) - open_)
         self._consumer.assign([confluent_kafka.TopicPartition(*each, reached[each]) for each in sorted(open_)])
-        # librdkafka remembers pauses across assignments, and the last pass may have left a partition paused.
+        # librdkafka remembers pauses across assignments, and an earlier read may have left a partition paused.
         self._consumer.resume([confluent_kafka.TopicPartition(*each) for each in sorted(open_)])
         stands = _Stands(self._consumer)
         try:
@@ -260,8 +269,8 @@ class BoundedReader:
 
 
 class _Stands:
-    """The partitions of one `runs` that are paused at unreadable data. Messages of the partitions in `void` are ignored
-    until the next seek."""
+    """The partitions of one `runs` call that are paused at unreadable data. Messages of the partitions in `void` are
+    ignored until the next seek."""
 
     def __init__(self, consumer: confluent_kafka.Consumer) -> None:
         self._consumer = consumer
@@ -315,7 +324,8 @@ def _topics(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, patience_s: float = ASK_TIMEOUT_S) -> T:
-    """Return the answer to a query, which is repeated for `patience_s` while it fails with a transient error."""
+    """Return the result of the query `ask`. After a transient error the query is repeated, for at most `patience_s`
+    seconds."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -328,7 +338,7 @@ def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, pati
 
 
 def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
-    """Return the answers. Raises the first error among them, just as librdkafka raises an error of a whole query."""
+    """Return the answers. Raises the first error among the answers, as librdkafka raises the error of a whole query."""
     for answer in answers or ():
         if answer.error is not None:
             raise KafkaException(answer.error)
@@ -338,7 +348,8 @@ def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[
 def _sorted_out(
     partition: TopicPartition, messages: list[Message], reached: int
 ) -> tuple[list[Message], int, KafkaError | None]:
-    """Return the records among the messages, the next offset, and the error if the data there is unreadable."""
+    """Return the records among the messages, the next offset, and the error if the data at the next offset is
+    unreadable."""
     if _are_records(messages):
         return messages, _offset(messages[-1]) + 1, None
     run = []
@@ -375,7 +386,8 @@ def _offset(message: Message) -> int:
 
 
 def _as_error(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
-    """`of_group` is True for a query about the group's offsets, which may also fail because of a topic."""
+    """Convert librdkafka's error. `of_group`: the query was about the group's offsets; it may also fail because of a
+    topic."""
     about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
     kind = DENIED.get(error.code())
     if kind is not None:

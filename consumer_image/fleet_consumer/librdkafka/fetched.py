@@ -1,14 +1,16 @@
-"""Creates records from librdkafka's messages, as cheaply as their use allows. Also seeks and errors of unreadable data.
+"""Creates records from librdkafka's messages, as cheaply as their use allows. Also has seeks, and the errors of
+unreadable data.
 
-This is the hot path: it runs for every record. Filling the ten fields of a `Record` in a plain loop is the cheapest way
-to have all fields. But it is too expensive for a handler that reads one or two fields, or skips most records. So a
-record first has properties that read from its message, and each access costs a call. Accesses are counted. Once the
-count shows that filling costs less, further records are filled. Handlers notice no difference except in speed.
+This module is the hot path: its code runs for every record. Filling the ten fields of a `Record` in a plain loop is the
+cheapest way to read all fields. But filling is too expensive for a handler that reads one or two fields, or skips most
+records. So a record first has properties that read from its message, and each access costs a call. Accesses are
+counted. Once the count shows that filling costs less, further records are filled. Handlers notice no difference except
+in speed.
 
-`Record` itself has the slot for the message, so `FetchedRecord` adds no slot. Only then can Python turn the record into
-a plain `Record` (by assigning `__class__`), which happens when a field is assigned. The message stays in its slot, so
-`as_read` can return the record as it was read, whatever a handler has changed. (The alternative is `__getattr__` on one
-class with empty slots, but it disables the interpreter's fast path for slots.)
+When a field is assigned, a `FetchedRecord` becomes a plain `Record` by an assignment to `__class__`. Python allows this
+only between classes with the same slots, so `Record` itself has the slot for the message. The message stays in its
+slot, so `as_read` can return the record as it was read, whatever a handler has changed. (The alternative is
+`__getattr__` on one class with empty slots, but it disables the interpreter's fast path for slots.)
 
 Decision: docs/decisions/0009-lazy-records.md.
 """
@@ -33,17 +35,17 @@ UNREADABLE: Final = frozenset(
         KafkaError._UNDERFLOW,
         KafkaError.INVALID_MSG,  # the broker itself finds its log corrupt
         KafkaError.INVALID_MSG_SIZE,
-        KafkaError.UNKNOWN,  # the broker fails to read its log, and has no error code for that
+        KafkaError.UNKNOWN,  # the broker fails to read its log, and has no specific error code for this case
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-"""Errors of a partition that concern the bytes of its log, not the broker that serves them.
+"""Errors of a partition that concern the bytes of its log, not the broker that serves the log.
 
-librdkafka does not stop at such a batch: it continues in the middle of the data, and may jump to a wrong offset, past
-good records. So all messages of the partition are ignored until the next seek.
+librdkafka does not stop at an unreadable batch: it continues in the middle of the data, and may jump to a wrong offset,
+past good records. So all messages of the partition are ignored until the next seek.
 """
 
 
@@ -57,9 +59,9 @@ def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -
 
 
 def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
-    """Seek, even if librdkafka does not read the assigned partition yet. librdkafka starts to read it only after
-    unassigned partitions have stopped, and refuses to seek earlier. In that case the partition is unassigned, and
-    assigned again at the offset."""
+    """Seek, even if librdkafka does not read the assigned partition yet. librdkafka starts to read an assigned
+    partition only after unassigned partitions have stopped, and until then refuses to seek. In this case the partition
+    is unassigned, and assigned again at the offset."""
     try:
         consumer.seek(at(partition, offset, epoch))
     except KafkaException as refused:
@@ -85,14 +87,14 @@ logger = logging.getLogger(__name__)
 _NO_HEADERS: Headers = ()
 
 _ask_headers: Callable[[Any], Any] = methodcaller("headers")
-"""Calls `message.headers()`, and raises SystemError if that fails. confluent-kafka's method may both return a value and
-set an error. In a direct call the interpreter does not check for this, and the error is raised at some later point.
-A call through `map` is checked and costs 8 ns per record; this call is checked too, and costs 65 ns."""
+"""Calls `message.headers()`, and raises SystemError if the method fails. confluent-kafka's method may both return a
+value and set an error. In a direct call, the interpreter does not notice the error, which is raised at some later
+point. Calls through `map` (8 ns per record) and through `methodcaller` (65 ns) are checked."""
 
 READS_THAT_PAY = 2.0
 """Average number of field accesses per record above which filling all fields is cheaper (measured)."""
 HABIT_RECORDS = 1_000
-"""Number of records whose field accesses, including a few of the consume loop, are counted before each decision."""
+"""Number of records whose field accesses are counted before each decision. A few accesses are the consume loop's."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -104,7 +106,7 @@ class Habits:
     reads: int = 0
 
     def hand_out(self, count: int) -> bool:
-        """Count records that are handed out. Returns True if these and all later records should be filled."""
+        """Count records before they are returned. Returns True if these and all later records should be filled."""
         if not self.fill and self.handed >= HABIT_RECORDS:
             self.fill = self.reads > READS_THAT_PAY * self.handed
             self.handed = self.reads = 0
@@ -166,7 +168,7 @@ class FetchedRun(Run):
         object.__setattr__(self, "_messages", messages)
 
     def __getattr__(self, name: str) -> Any:
-        """Make `records` on first access, while the slot of that name is empty."""
+        """Make `records` on first access. Python calls this method only while the slot of that name is empty."""
         if name != "records":
             raise AttributeError(name)
         records = fetched_records(self.topic_partition, self._messages)
@@ -202,7 +204,8 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
     """Make one record per message, with all fields filled; arguments as in `fetched_records`."""
     topic, partition = topic_partition
     no_headers = _NO_HEADERS
-    # Leader epochs never decrease along a partition, so if both ends of a run agree, all records have that epoch.
+    # Leader epochs never decrease within a partition: if the first and the last record agree, all records have this
+    # epoch.
     epoch = leader_epoch(run[0])
     records: list[Record] = list(map(object.__new__, repeat(Record, len(run))))
     message: Any
@@ -235,7 +238,7 @@ def filled_records(topic_partition: TopicPartition, run: list[Message]) -> list[
 
 def _headers(message: Any) -> Headers:
     try:
-        # A copy is returned, because the message returns the same list each time and would keep changes to the list.
+        # Return a copy: the message returns the same list each time, which would keep the handler's changes.
         return list(_ask_headers(message) or ()) or _NO_HEADERS
     except SystemError:
         _clear(message)
@@ -253,9 +256,9 @@ def _without_headers(topic_partition: TopicPartition, message: Any, epoch: int) 
 
 
 def _clear(message: Any) -> None:
-    """Remove all headers of a message if the name of one is not UTF-8. Kafka's protocol does not allow such names, but
-    brokers accept them. confluent-kafka fails to decode them, and would return an incomplete list in the next call;
-    using that list crashes the process."""
+    """Remove all headers of a message that has a header name that is not UTF-8. Kafka's protocol does not allow such
+    names, but brokers accept them. confluent-kafka fails to decode them, and would return an incomplete list in the
+    next call. Using this list crashes the process."""
     message.set_headers([])
     logger.warning(
         "record %s-%s@%s has a header whose name is not UTF-8; the record is handled without its headers",
@@ -298,8 +301,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _fill(record: FetchedRecord) -> None:
-    """Turn `record` into a plain record with the same fields. Other threads, such as the watchdog, may read it at the
-    same time. They get every field, either from the message or from the filled slot."""
+    """Turn `record` into a plain record with the same fields. Other threads, such as the watchdog, may read the record
+    at the same time. Every field they read comes from the message or from the filled slot."""
     FetchedRecord.habits.reads += len(_READ)
     message = record._message
     for name, read in _READ.items():

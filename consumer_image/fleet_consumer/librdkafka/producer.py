@@ -1,12 +1,12 @@
 """Writes records with librdkafka's idempotent producer, behind a small asynchronous interface.
 
-The worker writes many records and then waits for all of them, so a send returns a handle and `flush` waits. Keys go to
-the same partitions as with the Java producer (`murmur2_random`). librdkafka retries within `delivery.timeout.ms`; after
-that the caller decides.
+The worker writes many records and then waits for all of them, so a send returns a handle and `flush` waits. Records
+with the same key go to the same partition as with the Java producer (`murmur2_random`). librdkafka retries within
+`delivery.timeout.ms`; afterwards the caller decides.
 
-`group_metadata` builds the group metadata that a producer sends with the offsets of a transaction. librdkafka makes it
-only for its own group members, so it is built here in librdkafka's private format. Once per process, our format is
-checked against the linked librdkafka.
+`group_metadata` builds the group metadata that a producer sends with the offsets of a transaction. librdkafka makes
+group metadata only for its own group members, so this module builds the metadata in librdkafka's private format. Once
+per process, the built format is checked against the linked librdkafka.
 
 Decisions: docs/decisions/0031-acknowledged-without-an-offset.md, docs/decisions/0035-credentials-of-others.md.
 """
@@ -33,13 +33,14 @@ logger = logging.getLogger(__name__)
 _CLOCK: Final = SystemClock()
 
 PURGE_S = 5.0
-"""Maximum time that a replaced producer gets to report the records that it gives up; usually it does so at once."""
+"""Maximum seconds that a replaced producer gets to report the records that it gives up; usually it reports them
+immediately."""
 
 DEFAULTS: Mapping[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
-    # Long enough to batch the outputs of one poll, short enough not to delay them.
+    # Long enough to batch the outputs of one poll, but short enough not to delay them noticeably.
     "linger.ms": 5,
     "compression.type": "lz4",
 }
@@ -57,10 +58,10 @@ RECORD_BYTES_MAX: Final = 1_000_000_000
 SENT_MAX: Final = 3
 """Maximum number of times that a record is sent if its acknowledgements have no offset. When a batch is acknowledged,
 librdkafka's idempotent producer also counts earlier batches as acknowledged (`IMPLICITACK`), even if the broker refused
-them. Such an acknowledgement has no offset."""
+them. Such an implicit acknowledgement has no offset."""
 
 DRAIN_S: Final = 0.5
-"""Maximum time that a send waits for earlier sends before the producer is replaced."""
+"""Maximum seconds that a send waits for earlier sends before the producer is replaced."""
 
 OPEN_KEPT: Final = 1_000
 """Number of handles above which the finished handles are removed from memory."""
@@ -76,10 +77,12 @@ ADVICE: Final[Mapping[int, str]] = {
     ),
 }
 """Advice that is added to librdkafka's text of an error, keyed by error code. Brokers give an idempotent producer an id
-if it may write to at least one topic, or has IdempotentWrite; otherwise they answer CLUSTER_AUTHORIZATION_FAILED."""
+if its principal has Write on at least one topic, or IdempotentWrite; otherwise they answer
+CLUSTER_AUTHORIZATION_FAILED."""
 
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""Failure reasons of single records after a fatal error of librdkafka. The fatal error itself is reported instead."""
+"""Failure reasons of single records that only follow from a fatal error of librdkafka; the fatal error is reported
+instead."""
 
 REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 CAUSE_LOST: Final = "returned NULL without setting an exception"
@@ -118,17 +121,17 @@ class SendHandle:
 class RecordProducer:
     """An idempotent producer with acks from all in-sync replicas. Only one thread may use it.
 
-    `settings` are librdkafka's properties (`settings.connection_config` makes those of the connection).
+    `settings` are librdkafka's properties (`settings.connection_config` makes the connection's properties).
     `message_max_bytes` is the `max.message.bytes` of the topics, or None if unknown. No batch of several records
-    exceeds this size. The size of a single record is checked by the broker, which counts bytes after compression,
-    whereas librdkafka counts before. A record that the broker refuses as too large is sent once more, alone and with
-    `DENSE` compression: its source may have compressed it better, or its batch was too large.
-    The constructor raises SettingsRefused for settings that librdkafka does not accept.
+    exceeds this size. The broker checks the size of a single record, because the broker counts bytes after compression,
+    and librdkafka before compression. A record that the broker refuses as too large is sent once more, alone and with
+    `DENSE` compression: its source may have compressed it better, or its batch was too large. The constructor raises
+    SettingsRefused for settings that librdkafka does not accept.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
         self._settings = {**DEFAULTS, **_limits(message_max_bytes), **settings, "error_cb": self._on_error}
-        # The watches start before the producer reads the files, so that no renewal in between is missed.
+        # The file watches start before the producer reads the files, so that no renewal in between is missed.
         self._tls_files = tls_files(settings)
         self._added_authorities = AddedAuthorities(settings)
         self._login = Login(settings)
@@ -136,15 +139,16 @@ class RecordProducer:
             self._producer = Producer(resolved(self._settings))
         except KafkaException as refused:
             raise SettingsRefused(f"the producer's settings: {refused.args[0].str()}") from refused
-        # The producer with `DENSE` compression, made for the first record that is otherwise too large.
+        # The producer with `DENSE` compression; made when a record is too large for the first time.
         self._dense: Producer | None = None
         # True if librdkafka has reported an error since the last complete flush.
         self._had_error = False
         # True if one of these errors was about certificates.
         self._tls_failed = False
-        # True after a fatal error of librdkafka, which then accepts no more records.
+        # True after a fatal error, after which librdkafka's producer accepts no more records.
         self._dead = False
-        # All unfinished handles, and some finished ones. A fatal error must end them, because it loses callbacks.
+        # All unfinished handles, and some finished handles. After a fatal error, callbacks are lost, so the error must
+        # end the handles.
         self._open: list[SendHandle] = []
         self._sort_out_at = OPEN_KEPT
 
@@ -157,11 +161,11 @@ class RecordProducer:
         headers: Headers = (),
         partition: int | None = None,
     ) -> SendHandle:
-        """Pass one record to librdkafka and return at once; strings are written as UTF-8.
+        """Pass one record to librdkafka without waiting for its acknowledgement; strings are written as UTF-8.
 
-        If `partition` is None, the key decides. The number of a partition that the topic does not have is halved until
-        the partition exists, so that all producers that know the same partition count choose the same partition. If
-        librdkafka refuses the record (too large, queue full for a second), the handle reports this like any failure.
+        If `partition` is None, the key decides. A partition number that the topic lacks is halved until the partition
+        exists. So all producers that know the same partition count choose the same partition. If librdkafka refuses the
+        record (too large, queue full for a second), the handle reports this like any failure.
         """
         self._reopen_after_error()
         if self._added_authorities.were_added(_CLOCK.monotonic()) and not (self._in_flight() and self._flush(DRAIN_S)):
@@ -203,9 +207,10 @@ class RecordProducer:
             elif message.offset() is not None:
                 handle.done = True
             elif sent < SENT_MAX:
-                # The record may be lost, because librdkafka counts a batch as written once a later batch is. A broker
-                # that does not know the producer accepts any sequence number (KIP-360), even if it has refused an
-                # earlier batch because it did not lead the partition yet. A duplicate is better than a lost record.
+                # The record may be lost: librdkafka counts a batch as written once a later batch is written. A broker
+                # that does not know the producer accepts any sequence number (KIP-360). The same broker may have
+                # refused an earlier batch because it did not lead the partition yet. A duplicate is better than a lost
+                # record.
                 self._produce(producer, handle, key, value, headers, partition, sent + 1)
             else:
                 handle.fail("NoOffset", f"acknowledged {sent} times without an offset, so it may be lost")
@@ -258,7 +263,7 @@ class RecordProducer:
         try:
             left = int(self._producer.flush(timeout_s))
             if self._dense is not None:
-                # The dense producer comes second, because it now has the records that were too large for the other.
+                # The dense producer is flushed second, because it gets the records that were too large for the other.
                 left += int(self._dense.flush(max(0.0, deadline - _CLOCK.monotonic())))
         except (KafkaException, SystemError) as failure:
             self._end(failure)
@@ -266,7 +271,7 @@ class RecordProducer:
         return left
 
     def abandon(self) -> None:
-        """Give up all records in flight. Afterwards every send has ended, and nothing more may be sent."""
+        """Give up all records in flight. Afterwards every send has ended, and no more records may be sent."""
         _give_up(self._producer)
         if self._dense is not None:  # second, as in `_flush`
             _give_up(self._dense)
@@ -303,12 +308,12 @@ class RecordProducer:
         return True
 
     def _reopen_after_error(self) -> None:
-        """After an error, use renewed credentials, because librdkafka reads TLS files only once.
+        """After an error, switch to renewed credentials; librdkafka itself reads TLS files only once.
 
         Only this producer can find out whether records in flight were written; a new producer could write them twice.
-        So it is replaced only when no record is in flight, unless the error was about certificates. In that case the
-        records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller can send them again now
-        and not only after the delivery timeout.
+        So it is replaced only when no record is in flight, unless the error was about certificates. After such an
+        error, the records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller can resend
+        them before the delivery timeout.
         """
         if not self._had_error:
             return
@@ -357,8 +362,9 @@ def _give_up(producer: Producer) -> None:
 
 
 def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
-    """Return the fatal error of librdkafka that caused `failure`. If callbacks run before it is raised, Python raises a
-    SystemError instead; without a cause in it, the details are lost. Any other SystemError is raised again."""
+    """Return the fatal error of librdkafka that caused `failure`. If callbacks run before the fatal error is raised,
+    Python raises a SystemError instead; if it has no cause, the details are lost. Any other SystemError is raised
+    again."""
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__
@@ -373,9 +379,10 @@ def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
 def _limits(message_max_bytes: int | None) -> dict[str, int]:
     """Return librdkafka's properties for topics with this `max.message.bytes`.
 
-    If a batch is too large, brokers refuse all of its records, even small ones. So batches stay below the limit. If the
-    limit is unknown, they stay below 64 KiB (HEADERS_BYTES_MAX), which every managed topic accepts. librdkafka's
-    default limit of a record, 1,000,000 bytes, is below the brokers' default, so it is raised.
+    If a batch is too large, brokers refuse all of its records, even the small ones. So batches are kept below the
+    topics' limit. If this limit is unknown, batches are kept below 64 KiB (HEADERS_BYTES_MAX), which every managed
+    topic accepts. librdkafka's limit of a record is raised, because its default, 1,000,000 bytes, is below the brokers'
+    default.
     """
     known = HEADERS_BYTES_MAX if message_max_bytes is None else message_max_bytes
     return {"message.max.bytes": RECORD_BYTES_MAX, "batch.size": min(BATCH_BYTES_MAX, known)}
@@ -404,7 +411,7 @@ def _built(group_id: str, generation: int, member_id: str, instance_id: str | No
 
 @cache
 def _check_format() -> None:
-    """Compare our group metadata with librdkafka's, for a dynamic and a static consumer, which never connect.
+    """Compare our group metadata with librdkafka's, for a dynamic and a static consumer. These consumers never connect.
     Raises GroupMetadataUnknown if they differ."""
     for instance in (None, "probe-instance"):
         extra = {} if instance is None else {"group.instance.id": instance}

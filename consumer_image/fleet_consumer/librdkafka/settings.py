@@ -1,8 +1,8 @@
 """librdkafka's configuration, made from our settings, and the properties that users may set.
 
 librdkafka only transfers records here: it never joins a group or resets an offset, and commits only for groups without
-members (`bounded.py`). Users may not set properties that would let it do more, nor properties that our own coordinator
-client needs as well (addresses, credentials).
+members (`bounded.py`). Users may not set properties that change this. They also may not set properties that our own
+coordinator client needs as well (addresses, credentials).
 """
 
 import logging
@@ -21,9 +21,9 @@ CERT_FILE = "ssl.certificate.location"
 TLS_FILES = (CA_FILE, CERT_FILE, "ssl.key.location")
 """Properties that name files. librdkafka reads the files once, when a client is made."""
 LOGIN = "consumer-fleet.login"
-"""Our own property, with `SaslSettings.login_callback` as its value; `resolved` removes it."""
+"""Our own property, unknown to librdkafka: its value is `SaslSettings.login_callback`, and `resolved` removes it."""
 TOKEN_WAIT_S = 20.0
-"""Maximum time that librdkafka's callback waits for a token."""
+"""Maximum seconds that librdkafka's callback waits for a token."""
 
 ALLOWED_PROPERTIES = frozenset(
     {
@@ -70,11 +70,11 @@ ALLOWED_PRODUCER_PROPERTIES = frozenset(
         "topic.metadata.refresh.interval.ms",
     }
 )
-"""Properties of producers that users may set: none for acknowledgements, idempotence, order or partitioning."""
+"""Producer properties that users may set. Acknowledgements, idempotence, order and partitioning cannot be set."""
 
 IDLE_MS = 180_000
-"""Maximum idle time of a connection in milliseconds. Load balancers drop idle connections silently, Azure's after four
-minutes, and a request on a dropped connection times out."""
+"""Maximum idle time of a connection in milliseconds. Load balancers silently drop idle connections, Azure's after four
+minutes. A request on a dropped connection times out."""
 
 CONSUMER_DEFAULTS: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -85,11 +85,11 @@ CONSUMER_DEFAULTS: Mapping[str, Any] = {
     # Lets positions advance past offsets without records (transaction markers, compacted records) at the end of a
     # partition.
     "enable.partition.eof": True,
-    # Java's default. librdkafka does not check by default, and would return records with flipped bits.
+    # Java's default. By default, librdkafka does not verify checksums, and would return records with flipped bits.
     "check.crcs": True,
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 65_536,
-    # With the default of one second, a reader whose queue was full stalls; it was measured to be 19 times slower.
+    # With the default of one second, a reader pauses whenever its queue was full (measured: 19 times slower).
     "fetch.queue.backoff.ms": 10,
     "allow.auto.create.topics": False,
     "log.connection.close": False,
@@ -139,8 +139,8 @@ def connection_config(connection: ConnectionSettings) -> dict[str, Any]:
     if sasl is not None:
         config |= {
             "sasl.mechanism": sasl.mechanism,
-            # librdkafka retries a refused password like a lost connection, but brokers lock out clients that retry
-            # quickly.
+            # librdkafka retries a refused password as fast as a lost connection, but brokers lock out clients that
+            # retry quickly.
             "reconnect.backoff.max.ms": max(connection.reconnect_backoff_max_ms, 10_000),
         }
         if sasl.tokens is not None:
@@ -157,7 +157,7 @@ def tls_files(config: Mapping[str, Any]) -> FileWatch:
 
 def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration for a new client, with the current user name and password. Certificates are passed as
-    strings, because librdkafka itself reads only single files, in fewer formats. Raises KafkaException for unusable
+    strings, because librdkafka itself reads only single files, and fewer formats. Raises KafkaException for unusable
     files, as librdkafka does."""
     resolved = dict(config)
     login = resolved.pop(LOGIN, None)
@@ -174,7 +174,8 @@ def resolved(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Login:
-    """Renews the user name and password of librdkafka's clients, which would otherwise keep those of their start."""
+    """Renews the user name and password of librdkafka's clients, which otherwise keep the login that they were created
+    with."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._ask: Callable[[], tuple[str, str]] | None = config.get(LOGIN)
@@ -193,8 +194,9 @@ class Login:
 
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
-    """Return a callback that gives librdkafka the tokens of our own connections, and that may block for a while.
-    librdkafka calls it after four fifths of a token's lifetime, and ten seconds after a failure, which it reports."""
+    """Return a callback that gives librdkafka the tokens of our own connections; it may block for `TOKEN_WAIT_S`.
+    librdkafka calls it after four fifths of a token's lifetime. If the callback fails, librdkafka reports an error, and
+    calls it again after ten seconds."""
 
     def callback(_config: str | None) -> tuple[str, float, str, dict[str, str]]:
         token = tokens.wait(TOKEN_WAIT_S)
@@ -246,7 +248,7 @@ def observation_config(
         def callback(statistics: str) -> None:
             try:
                 notify(statistics)
-            except Exception:  # otherwise the error would end the read that runs this callback
+            except Exception:  # otherwise the error would end the `poll` that runs this callback
                 logger.exception("the statistics callback failed")
 
         config |= {"stats_cb": callback, "statistics.interval.ms": interval_ms}

@@ -1,6 +1,7 @@
 """Connections to brokers: TCP, TLS, SASL, version negotiation, pipelining, timeouts, and broker addresses.
 
-One thread owns a `NetworkClient`. The package knows nothing of groups except how to find their coordinators.
+One thread owns a `NetworkClient`. The package does not depend on group membership; for groups it only looks up
+coordinators.
 """
 
 from fleet_consumer.contract.brokers import TlsSettings

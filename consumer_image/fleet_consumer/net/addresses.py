@@ -1,7 +1,7 @@
 """Broker addresses, and name lookups that do not block the I/O loop.
 
-`getaddrinfo` can block for minutes and has no deadline, so each lookup of a name runs in its own thread. Literal IP
-addresses need no thread.
+`getaddrinfo` can block for minutes and has no timeout, so each lookup of a name runs in its own thread. Literal IP
+addresses need no lookup and no thread.
 """
 
 import ipaddress
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 DEFAULT_PORT: Final = 9092
 
 LOOKUPS_MAX: Final = 8
-"""Maximum number of concurrent name lookups of a client. Without this limit, a broker that lists many names could
-block as many threads, for minutes each if the DNS server never answers."""
+"""Maximum number of concurrent name lookups of a client. Without this limit, a broker that lists many names could block
+a thread per name, each for minutes if the DNS server does not answer."""
 
 _ADDRESS: Final = re.compile(
     r"(?:(?!https?:)[A-Za-z0-9_.-]+://)?"
@@ -36,13 +36,14 @@ class BrokerAddress(NamedTuple):
 
     @property
     def certified(self) -> str:
-        """The host as certificates name it: without the trailing dot of an absolute name, and without an IPv6 zone."""
+        """The host in the form used in certificates: without the trailing dot of an absolute name, and without an IPv6
+        zone."""
         return self.host.partition("%")[0].rstrip(".")
 
 
 def parse_address(text: str) -> BrokerAddress:
-    """Parse "host:port", "[ipv6]:port" or "host" (port 9092), with or without a protocol (`SASL_SSL://`).
-    Raises ValueError, which quotes the string."""
+    """Parse "host:port", "[ipv6]:port" or "host" (port 9092), with or without a protocol (`SASL_SSL://`). Raises
+    ValueError, whose message quotes the string."""
     match = _ADDRESS.fullmatch(text.strip())
     port = int(match["v6port"] or match["bareport"] or match["port"] or DEFAULT_PORT) if match else 0
     if not match or not 0 < port < 65536:
@@ -51,8 +52,8 @@ def parse_address(text: str) -> BrokerAddress:
 
 
 def parse_addresses(strings: Sequence[str]) -> tuple[BrokerAddress, ...]:
-    """Parse addresses. A string may contain several, separated by commas, as in Java's `bootstrap.servers`.
-    Raises ValueError for an invalid address, and if there is no address."""
+    """Parse addresses. A string may contain several, separated by commas, as in Java's `bootstrap.servers`. Raises
+    ValueError for an invalid address, and for an empty list."""
     found = tuple(parse_address(part) for text in strings for part in text.split(",") if part.strip())
     if not found and strings:
         parse_address(strings[0])
@@ -75,7 +76,7 @@ class Lookup:
         self.result: list[SocketAddress] | OSError = []
 
     def start(self) -> None:
-        """Resolve a literal address at once, and a name in a daemon thread, which calls `on_done` at its end."""
+        """Resolve a literal address immediately, and a name in a daemon thread, which calls `on_done` at its end."""
         if _is_literal(self._address.host):
             self._run(lambda: None)
             return
@@ -104,7 +105,7 @@ class Lookups:
         self._running: dict[BrokerAddress, Lookup] = {}
 
     def has_room(self, address: BrokerAddress) -> bool:
-        """Return True if a lookup of the address may start now, needs no thread, or is already running."""
+        """True if a lookup of the address may start now, needs no thread, or is already running."""
         if len(self._running) < LOOKUPS_MAX or address in self._running or _is_literal(address.host):
             return True
         self._running = {address: lookup for address, lookup in self._running.items() if not lookup.done}

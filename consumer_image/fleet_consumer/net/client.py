@@ -1,4 +1,4 @@
-"""Client of a whole cluster, which maintains the connections to its brokers.
+"""Client of a cluster; maintains the connections to the cluster's brokers.
 
 Decision: docs/decisions/0002-network-client.md.
 """
@@ -46,11 +46,11 @@ BROKERS_MAX: Final = 1_000
 """Maximum number of brokers of a cluster: several times the size of the largest known clusters."""
 
 CONNECTIONS_MAX: Final = 128
-"""Maximum number of connections of a client. A broker may list many other brokers, and each connection costs a file
-descriptor and memory for TLS. In a larger cluster, an unused connection is closed before another is opened."""
+"""Maximum number of connections of a client. A broker may list many other brokers, and each connection needs a file
+descriptor and memory for TLS. At the limit, an unused connection is closed before another is opened."""
 
 ROUND_PAUSE_SECONDS: Final = 0.1
-"""Pause between two rounds over all brokers, because a broker that answers with an error causes no reconnect pause."""
+"""Pause between two rounds over all brokers; needed because an error response causes no reconnect pause."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -64,8 +64,8 @@ class NetworkClient:
     """A client of one cluster's brokers. One thread uses it; any thread may call `wakeup`.
 
     The constructor does no I/O; connections are opened when a call needs them. Each lane has its own connection to a
-    broker, for requests that must not wait behind those of other lanes. If a sent request times out, its connection is
-    closed, and other calls on that connection end with Disconnected.
+    broker, so its requests do not wait behind the requests of other lanes. If a sent request times out, its connection
+    is closed, and other calls on this connection end with Disconnected.
     """
 
     def __init__(self, settings: ConnectionSettings, clock: Clock = _SYSTEM_CLOCK) -> None:
@@ -83,11 +83,12 @@ class NetworkClient:
         self._deadlines: list[tuple[float, int, Call[Any], BrokerLane]] = []
         self._sequence = count()
         self._closed = False
-        # `_ended`: a call has ended since the last poll returned. `_woken`: `wakeup` was called since then. Only the
-        # owning thread uses both.
+        # `_ended`: a call has ended since the last poll returned. `_woken`: `wakeup` was called since the last poll
+        # returned. Only the owning thread uses both.
         self._ended = False
         self._woken = False
-        # Any thread may write a byte to wake the owning thread, which reads it. A full socket means "already woken".
+        # Any thread may write a byte to wake the owning thread, which reads the byte. If the socket is full, the owning
+        # thread was already woken.
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -150,7 +151,8 @@ class NetworkClient:
                 return
 
     def wakeup(self) -> None:
-        """Make the current or the next `poll` return at once. Safe from any thread, and after `close`."""
+        """Make the current or the next `poll` return without waiting. Any thread may call this method, even after
+        `close`."""
         with contextlib.suppress(OSError):  # full: already woken; closed: nothing to wake
             self._wake_writer.send(b"\0")
 
@@ -158,8 +160,8 @@ class NetworkClient:
         """Send a request and wait for the response. Raises NetError.
 
         If `address` is None, the brokers of the last Metadata response are tried one after the other. Bootstrap
-        addresses are tried only if no broker is known, because they may belong to another cluster. A `wakeup` does not
-        end this wait; it ends the next `poll`.
+        addresses are tried only if no broker is known, because they may belong to another cluster. A `wakeup` during
+        this call does not end the call; it ends the next `poll`.
         """
         if address is None:
             return self._call_any(request, timeout_s)
@@ -171,8 +173,8 @@ class NetworkClient:
     def metadata(self, topics: Sequence[str] | None = (), *, timeout_s: float) -> MetadataResponse:
         """Request brokers and topics (None: all topics) from any broker, and store the brokers. Raises NetError.
 
-        Bootstrap addresses are tried last, so that a cluster is found even after all its brokers have moved. Never
-        creates topics. A topic that cannot be described has an error code in the response.
+        Bootstrap addresses are tried last, so that a cluster is found even after all its brokers have changed their
+        addresses. Never creates topics. A topic that cannot be described has an error code in the response.
         """
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -189,10 +191,10 @@ class NetworkClient:
 
     @contextlib.contextmanager
     def one_cluster(self, cluster_id: str | None = None) -> Iterator[None]:
-        """Accept Metadata only from one cluster within this context: `cluster_id` or, if that is None, the cluster of
-        the first response. Brokers of another cluster count as failed (AnotherCluster), and so do brokers that list no
-        brokers yet (NoBrokersListed). A caller that gives a `cluster_id` must request Metadata before anything else,
-        because requests go to the brokers listed last, which may belong to another cluster."""
+        """Within this context, accept Metadata only from one cluster: `cluster_id` or, if `cluster_id` is None, the
+        cluster of the first response. Brokers of another cluster count as failed (AnotherCluster). Brokers that list no
+        brokers yet also count as failed (NoBrokersListed). A caller that passes `cluster_id` must request Metadata
+        first: other requests go to the brokers of the last Metadata response, which may belong to another cluster."""
         self._cluster_ids = {cluster_id} if cluster_id is not None else set()
         try:
             yield
@@ -254,7 +256,7 @@ class NetworkClient:
         self._ended = self._ended or ended > 0
 
     def _advance(self, now: float) -> tuple[int, float]:
-        """Do all due work. Returns the number of calls that ended, and the time at which work is due next."""
+        """Do all due work. Returns the number of calls that ended, and the next time at which work is due."""
         ended, due = 0, float("inf")
         while self._deadlines and (self._deadlines[0][2].done or self._deadlines[0][0] <= now):
             _, _, call, lane = heapq.heappop(self._deadlines)
@@ -279,7 +281,7 @@ class NetworkClient:
             else:
                 due = min(due, lane.next_at(now))
         if crowded and self._connections < CONNECTIONS_MAX:
-            due = now  # a connection has closed in this round
+            due = now  # a connection was closed in this round
         return ended, due
 
     @property
@@ -287,7 +289,7 @@ class NetworkClient:
         return sum(lane.connected for lane in self._lanes.values())
 
     def _close_unused(self) -> bool:
-        """Close the connection that has been unused for longest. Returns False if all connections are in use."""
+        """Close the connection that has been unused the longest. Returns False if all connections are in use."""
         unused = [(since, key) for key, lane in self._lanes.items() if (since := lane.unused_since) is not None]
         if not unused:
             return False
@@ -309,7 +311,8 @@ class NetworkClient:
                 address=address,
             )
         if self._cluster_ids is not None and not response.brokers:
-            # If this were accepted, the client would keep using its previous brokers, maybe those of another cluster.
+            # If this response were accepted, the client would keep using its previous brokers, maybe of another
+            # cluster.
             raise NoBrokersListed(f"broker {address} lists no brokers of its cluster yet", address=address)
 
     def _call_any(
@@ -320,10 +323,10 @@ class NetworkClient:
         also: Sequence[BrokerAddress] = (),
         check: Callable[[BrokerAddress, ResponseT], None] = lambda *_: None,
     ) -> ResponseT:
-        """Try brokers one after the other until a response passes the check, or the time is up.
+        """Try brokers one after the other until a response passes the check, or the timeout expires.
 
-        Wrong credentials and unsupported versions are raised at once, because the next broker would report the same. A
-        round with only permanent failures raises the first of them.
+        Wrong credentials and unsupported versions are raised immediately, because the next broker would report the same
+        error. After a round with only permanent failures, the first of these failures is raised.
         """
         deadline = self._clock.monotonic() + timeout_s
         failures: dict[BrokerAddress, NetError] = {}
@@ -359,7 +362,7 @@ class NetworkClient:
 
     def _candidates(self, also: Sequence[BrokerAddress]) -> list[BrokerAddress]:
         """Return addresses in the order in which to try them: the known brokers (if none, the bootstrap addresses),
-        then `also`. In each of these two groups, connected brokers come first, then those with the fewest failures."""
+        then `also`. In each of these two lists, connected brokers come first, then brokers with the fewest failures."""
         known = dict.fromkeys(self._brokers.values() or self._bootstrap)
 
         def preference(address: BrokerAddress) -> tuple[bool, bool, int, float]:

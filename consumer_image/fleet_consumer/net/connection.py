@@ -1,6 +1,6 @@
 """One connection to a broker: name lookup, TCP connect, TLS, negotiation, use, close.
 
-After a method has raised NetError, the connection is unusable, and its owner must `close` it.
+After a method has raised NetError, the connection is unusable, and its owner must call `close`.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ TOKEN_RETRY_S: Final = 1.0
 """Interval in seconds at which a token for re-authentication is requested while none is available."""
 
 SEND_BYTES: Final = 256 * 1024
-"""Maximum number of bytes passed to the kernel at once."""
+"""Maximum number of bytes passed to the kernel per send."""
 
 _CONNECTING_ERRNOS: Final = (0, errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
 class ConnectionPhase(Enum):
-    """The state of a connection; in messages, the value completes "while it was ..."."""
+    """The state of a connection. Error messages insert the value after "while it was"."""
 
     AUTHORIZING = "waiting for a token"
     RESOLVING = "looking up the name"
@@ -43,7 +43,7 @@ class ConnectionPhase(Enum):
 
 
 class IoLoop(NamedTuple):
-    """A network client's I/O loop. Any thread may call `wakeup`, which ends the loop's wait."""
+    """A network client's I/O loop. Any thread may call `wakeup`, to end the loop's wait."""
 
     selector: selectors.BaseSelector
     wakeup: Callable[[], None]
@@ -86,7 +86,8 @@ class Connection:
         self._interest = 0
         self._lookup = loop.lookups.start(address)
         self._token: OAuthToken | None = None
-        # The pending token request. It is made at once for the first login, and later when a renewal is due.
+        # The pending token request. The first is made immediately, for the first login; later requests when a renewal
+        # is due.
         self._token_request = self._tokens.request(loop.wakeup) if self._tokens is not None else None
 
     @property
@@ -95,7 +96,7 @@ class Connection:
         if self._setup_deadline is not None:
             return self._attempt_deadline if self.phase is ConnectionPhase.CONNECTING else self._setup_deadline
         if not self.session.idle:
-            return float("inf")  # idle timeout and re-authentication wait for the responses
+            return float("inf")  # idle timeout and re-authentication wait for pending responses
         idle_end = self._last_used_at + self._idle_s
         if self._token_request is not None:
             return min(
@@ -179,7 +180,7 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Re-authenticate before the broker closes the connection. New requests are accepted until a new token is
-        available or the current login ends. After that, requests wait for the end of the re-authentication."""
+        available or the current login expires. Then requests wait for the end of the re-authentication."""
         if self._tokens is not None and not self.session.renewing and not self._renew_token(now):
             return
         self.session.renewing = True
@@ -189,7 +190,8 @@ class Connection:
             self.session.renew(self._token)
 
     def _renew_token(self, now: float) -> bool:
-        """Return True if a token for the renewal is available. Raises NetError if the login has ended without one."""
+        """Return True if a token for the renewal is available. Raises NetError if none is available after the login has
+        expired."""
         assert self._tokens is not None
         expires_at = self.session.expires_at
         if self._token_request is None:
@@ -210,7 +212,8 @@ class Connection:
         return False
 
     def _take_token(self) -> bool:
-        """Take the requested token. Returns False if it has not arrived. Raises NetError if the request failed."""
+        """Use the requested token. Returns False if the token has not arrived. Raises NetError if the request
+        failed."""
         request = self._token_request
         if request is None or not request.done:
             return False
@@ -232,7 +235,8 @@ class Connection:
         self.phase = ConnectionPhase.CONNECTING
 
     def _connect_next(self, now: float) -> None:
-        """Try the next address, with an equal share of the remaining time. Raises ConnectFailed if none is left."""
+        """Try the next address, with an equal share of the remaining time. Raises ConnectFailed if no address is
+        left."""
         while self._targets:
             assert self._setup_deadline is not None
             share = (self._setup_deadline - now) / len(self._targets)
@@ -308,8 +312,8 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """Return the TLS alert that the broker sent before it closed the connection, or None. The alert may be unread
-        when our own send fails."""
+        """Return the TLS alert that the broker sent before it closed the connection, or None. When our own send fails,
+        this alert may not have been read yet."""
         assert self._transport is not None
         try:
             self._transport.receive()
@@ -336,7 +340,7 @@ class Connection:
         )
 
     def _watch(self) -> None:
-        """Register in the selector for exactly the events for which this connection waits."""
+        """Register in the selector for exactly the events that this connection waits for."""
         if self._socket is None:
             return
         wants_write = self.phase is ConnectionPhase.CONNECTING or bool(self.session.outbox)

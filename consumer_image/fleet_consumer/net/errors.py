@@ -1,6 +1,6 @@
 """Errors of requests without a response, one class for each remedy.
 
-A response with an error code is not a NetError: the caller handles it or raises `KafkaError`.
+A response with an error code is not a NetError: the caller handles the code or raises `KafkaError`.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ class NetError(Exception):
     """Base class of the errors of `net`; never raised itself.
 
     `reason` is a CamelCase word for conditions and metrics, by default the class's name. `address` is the broker's
-    address, or None if the error concerns several brokers or none. `retriable` is True if the same request may succeed
-    later with the same settings.
+    address; None if the error concerns several brokers or no broker. `retriable` is True if the same request may
+    succeed later with the same settings.
     """
 
     reason: str = "NetError"
@@ -43,7 +43,7 @@ class TlsFailed(NetError):
 
 
 class AuthenticationFailed(NetError):
-    """The broker refused the credentials or the mechanism, or did not prove that it knows the password (SCRAM). Also
+    """The broker refused the credentials or the mechanism, or failed to prove that it knows the password (SCRAM). Also
     raised, with `address` None, if the token endpoint refuses the client."""
 
 
@@ -74,7 +74,7 @@ class AnotherCluster(NetError):
 
 
 class NoBrokersListed(NetError):
-    """A broker returned Metadata that lists no brokers, not even itself: it has just started."""
+    """A broker returned Metadata that lists no brokers, not even itself, because the broker has just started."""
 
     retriable = True
 

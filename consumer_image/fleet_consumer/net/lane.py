@@ -12,10 +12,11 @@ from fleet_consumer.net.settings import ConnectionSettings
 from fleet_consumer.wire.errors import UnencodableMessage
 
 JITTER: Final = 0.2
-"""Jitter of the backoff, as in Kafka's clients: plus or minus 20 %, so that a fleet does not reconnect in step."""
+"""Jitter of the backoff, as in Kafka's clients: plus or minus 20 %, so that the clients of a fleet do not reconnect
+together."""
 
 RENEWAL_SHARES: Final = (0.85, 0.95)
-"""Range of the share of a login's lifetime after which it is renewed; chosen at random, as in Kafka's clients."""
+"""A login is renewed after a share of its lifetime, chosen at random in this range, as in Kafka's clients."""
 
 
 class ReconnectPause:
@@ -41,8 +42,9 @@ class ReconnectPause:
 
 
 class BrokerLane:
-    """The calls to one broker over one connection. When it is lost, calls that were sent on it fail, because the broker
-    may have processed them. Queued calls wait for the next connection, but fail if the lost one was never usable."""
+    """The calls to one broker over one connection. When the connection is lost, calls sent on it fail, because the
+    broker may have processed them. Queued calls wait for the next connection, but fail if the lost connection never
+    became usable."""
 
     def __init__(
         self,
@@ -133,7 +135,7 @@ class BrokerLane:
 
     def expire(self, call: Call[Any], now: float) -> int:
         """End a call that timed out. Returns the number of calls that ended. If the request was sent, the connection is
-        closed, because it may be dead. Moreover, later responses would wait behind the missing one."""
+        closed: it may be dead, and later responses would wait behind the missing response."""
         if call in self._queue:
             self._queue.remove(call)
             call.fail(self._not_sent(call, now))
@@ -185,7 +187,8 @@ class BrokerLane:
         if not connection.opened:
             victims += self._queue
             self._queue.clear()
-        # A broker may close an idle connection at any time; every other loss counts as a failure and backs off.
+        # A broker may close an idle connection at any time. Every other loss of a connection counts as a failure, with
+        # a backoff.
         if connection.session.in_flight or connection.phase is not ConnectionPhase.OPEN:
             self._pause.record_failure(error, now)
         self.drop_connection()
@@ -197,7 +200,8 @@ class BrokerLane:
         return f"{type(call.request).__name__} to broker {self.address} within {round(call.timeout_s, 2):g} s"
 
     def _not_sent(self, call: Call[Any], now: float) -> NetError:
-        """The error of a call that was never sent: the last connect error or, if none, a timeout with its cause."""
+        """The error of a call that was never sent: the last connect error or, without a connect error, a timeout with
+        its cause."""
         if self._connection is None and self._pause.last_error is not None:
             return self._pause.last_error
         if self._connection is not None and self._connection.session.muted_until > now:

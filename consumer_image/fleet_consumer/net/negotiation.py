@@ -1,8 +1,8 @@
 """Negotiation after a connection opens: API versions, then SASL. No I/O.
 
 Mechanisms: PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677), OAUTHBEARER (RFC 7628). The generators yield each request with
-its version, and receive the response through `send`. User names and passwords are encoded as UTF-8 without SASLprep, as
-in Kafka's own client and broker.
+its version; the caller passes the response to `send`. User names and passwords are encoded as UTF-8 without SASLprep,
+as in Kafka's own client and broker.
 """
 
 import base64
@@ -35,8 +35,8 @@ SCRAM_ITERATIONS_MIN: Final = 4096
 """Minimum number of iterations, from RFC 7677. With fewer iterations, an eavesdropper can guess passwords cheaply."""
 
 SCRAM_ITERATIONS_MAX: Final = 100_000
-"""Maximum number of iterations, so that a hostile server keeps the I/O thread busy only for a moment. Kafka's own limit
-is 16,384."""
+"""Maximum number of iterations, so that a hostile server cannot keep the I/O thread busy for long. Kafka's own limit is
+16,384."""
 
 _NO_CHANNEL_BINDING: Final = "n,,"
 
@@ -44,7 +44,7 @@ COMPLAINT_CHARS_MAX: Final = 300
 """Maximum number of characters that an error quotes from a server's reason for refusing a token."""
 
 _SEPARATOR: Final = "\x01"
-"""Control-A, which ends each part of a message (RFC 7628). Alone it is the client's response to a refusal."""
+"""Control-A, which ends each part of a message (RFC 7628). A single control-A is the client's response to a refusal."""
 
 
 class SaslRefused(Exception):
@@ -150,8 +150,9 @@ class Scram:
 
 
 class OAuthBearer:
-    """OAUTHBEARER sends a bearer token with extensions (KIP-342). Whoever reads it can log in, so use it only with TLS.
-    A server that refuses the token reports the reason as JSON, and ends the exchange after the client's control-A."""
+    """OAUTHBEARER sends a bearer token with extensions (KIP-342). Anybody who reads the token can log in, so use this
+    mechanism only with TLS. A server that refuses the token reports the reason as JSON, and ends the exchange after the
+    client's control-A."""
 
     def __init__(self, token: OAuthToken) -> None:
         self._token = token
@@ -174,7 +175,7 @@ class OAuthBearer:
 
 
 def _complaint(challenge: bytes) -> str:
-    """Return the status and required scope of a JSON refusal, or any other refusal as a printable string."""
+    """Return the status and the required scope of a refusal in JSON; any other refusal as a printable string."""
     text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
     try:
         refusal = json.loads(text)
@@ -243,7 +244,8 @@ def pick_version(request: Request[Any], broker: BrokerVersions, address: BrokerA
 
 
 def learn_versions(address: BrokerAddress) -> Generator[Step, Response, BrokerVersions]:
-    """Request the broker's API versions, if necessary again with a lower version of ApiVersions (KIP-511)."""
+    """Request the broker's API versions. If the broker does not support the version of ApiVersions, retry with a lower
+    version (KIP-511)."""
     request = ApiVersionsRequest(client_software_name=DISTRIBUTION, client_software_version=own_version())
     answer = yield request, request.MAX_VERSION
     assert isinstance(answer, ApiVersionsResponse)
@@ -263,8 +265,8 @@ def authenticate(
 ) -> Generator[Step, Response, float | None]:
     """Log in. Returns the lifetime of the login in seconds (KIP-368), or None if it is unlimited.
 
-    `token` is for OAUTHBEARER. Raises AuthenticationFailed, which names mechanism, user and the broker's message, but
-    never the password or the token.
+    `token` is for OAUTHBEARER. Raises AuthenticationFailed, whose message has mechanism, user and the broker's message,
+    but never the password or the token.
     """
     handshake = SaslHandshakeRequest(mechanism=sasl.mechanism)
     answer = yield handshake, pick_version(handshake, broker, address)

@@ -25,7 +25,7 @@ class OAuthSettings:
     """The client credentials grant (RFC 6749, section 4.4): `token_endpoint` issues a token for the client itself.
 
     The CAs in `ca_file` (PEM) are trusted in addition to the system's CAs. Raises ValueError for an endpoint without
-    https, unless it is a loopback address, because the secret would be sent unencrypted.
+    https, because the secret would be sent unencrypted; loopback addresses are exempt.
     """
 
     token_endpoint: str
@@ -46,7 +46,7 @@ class OAuthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthToken:
-    """A bearer token; `extensions` are sent to the broker with it (KIP-342).
+    """A bearer token; `extensions` are sent to the broker with the token (KIP-342).
 
     `expires_at` is in seconds since 1970 (UTC). Raises ValueError for a token or an extension that cannot be sent. The
     token itself never appears in an error or in `repr`.
@@ -99,7 +99,8 @@ def token_from_answer(body: bytes, now: float) -> OAuthToken:
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """Return a JWT's claims, or an empty dict for any other token. The broker verifies the signature, not this code."""
+    """Return a JWT's claims, or an empty dict for any other token. The signature is not verified here; the broker
+    verifies it."""
     parts = token.split(".")
     if len(parts) != 3:
         return {}

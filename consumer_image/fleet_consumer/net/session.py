@@ -1,6 +1,6 @@
 """The protocol of one connection: negotiation, then the requests and responses of calls, in order. No I/O, no clock.
 
-`outbox` collects the bytes to send; `receive` takes the received bytes. Several requests may be in flight; a broker
+`outbox` collects the bytes to send; `receive` processes received bytes. Several requests may be in flight; a broker
 answers them in order. After an exception the session is unusable.
 """
 
@@ -25,12 +25,12 @@ IN_FLIGHT_MAX: Final = 100
 """Maximum number of requests in flight on one connection, as in Kafka's consumer. Further requests wait in the lane."""
 
 RENEWAL_SECONDS_MIN: Final = 1.05
-"""Minimum time in seconds from a login to its renewal, because Kafka's brokers refuse a renewal within one second. If
-the login ends before that, requests wait."""
+"""Minimum seconds from a login to its renewal, because Kafka's brokers refuse a renewal within one second. If the login
+expires earlier, requests wait for the renewal."""
 
 USABLE_SHARE: Final = 0.95
-"""The share of a login's lifetime in which requests are sent. It is below 1, because the lifetime begins earlier at the
-broker than here, and a request takes time to arrive."""
+"""The share of a login's lifetime in which requests are sent. The share is below 1, because the lifetime begins earlier
+at the broker than here, and a request takes time to arrive."""
 
 UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
 """Maximum size of a message that arrives while no response is due; enough to describe it in the error."""
@@ -82,7 +82,8 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raises MalformedMessage if it is too long."""
+        """Return the next message, or None if the message is incomplete. Raises MalformedMessage if the message is too
+        long."""
         if len(self._buffer) < _SIZE.size:
             return None
         size = _SIZE.unpack_from(self._buffer)[0]
@@ -108,7 +109,7 @@ class _Outstanding(NamedTuple):
     version: int
     request: Request[Any]
     call: Call[Any] | None
-    """The call to which the request belongs; None for requests of the negotiation."""
+    """The call that the request belongs to; None for requests of the negotiation."""
 
 
 class AuthenticatedSession:
@@ -123,9 +124,10 @@ class AuthenticatedSession:
         self.renew_at: float | None = None
         """Time of the next re-authentication, or None if none is needed."""
         self.expires_at = float("inf")
-        """Time after which no requests are sent with this login: the broker would close the connection (KIP-368)."""
+        """Time after which no requests are sent with this login, because the broker would close the connection
+        (KIP-368)."""
         self.renewing = False
-        """True while re-authentication waits for pending responses; no new requests are accepted during this time."""
+        """True while re-authentication waits for pending responses. While true, no new requests are accepted."""
         self.answers = 0
         """Number of responses received, including those of the negotiation."""
         self.calls_ended = 0
@@ -169,7 +171,7 @@ class AuthenticatedSession:
         self._write(call.request, pick_version(call.request, self._versions, self._address), call)
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process received bytes, and end the calls that they answer; `calls_ended` counts these calls.
+        """Process received bytes. Complete responses end their calls, which `calls_ended` counts.
 
         Raises MalformedResponse or, during the negotiation, AuthenticationFailed or UnsupportedByBroker. Calls whose
         responses arrived before the error have ended normally.
@@ -217,7 +219,7 @@ class AuthenticatedSession:
                 raise MalformedMessage(f"correlation id {answered} instead of {correlation_id}")
             response = request.decode_response(version, message[start:])
         except MalformedMessage:
-            # The call is put back, because it must fail with the other calls when the session ends.
+            # Put the call back, because it must fail with the other calls when the session ends.
             self._outstanding.appendleft(_Outstanding(correlation_id, version, request, call))
             raise
         self.answers += 1

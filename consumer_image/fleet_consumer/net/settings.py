@@ -16,9 +16,9 @@ class SaslSettings:
     """Credentials for one of `MECHANISMS`. No secret appears in errors or in `repr`.
 
     `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER needs either `oauth`, whose endpoint issues tokens,
-    or `token_callback`. This callback is called on a thread of its own whenever a token is needed; it may block, and
-    may raise any exception. `login_callback` returns the current user name and password (for `oauth`, the client id and
-    client secret). It is called before each login, on any thread, and must neither block nor raise.
+    or `token_callback`. The callback is called on a separate thread whenever a token is needed; it may block, and may
+    raise any exception. `login_callback` returns the current user name and password (for `oauth`, the client id and
+    client secret). It is called before each login, on any thread, and must not block or raise.
 
     All clients made from this object, including librdkafka's, share the token source `tokens`. Raises ValueError for
     settings that contradict each other.
@@ -57,7 +57,7 @@ class SaslSettings:
 
     @property
     def identity(self) -> str:
-        """The user or client to name in error messages."""
+        """The name of the user or client in error messages."""
         if self.mechanism != OAUTHBEARER:
             return f"user {self.username!r}"
         return f"client {self.oauth.client_id!r}" if self.oauth is not None else "the holder of the callback's token"
@@ -77,8 +77,8 @@ class ConnectionSettings:
     `bootstrap_servers` are addresses, "host:port" or another form that Java's clients accept. One address that answers
     is enough. `request_timeout_ms` is the default timeout of a request; `connect_timeout_ms` covers name lookup, TCP,
     TLS and SASL together. After a failure, an address is not tried for `reconnect_backoff_ms`; this time doubles with
-    every further failure, up to `reconnect_backoff_max_ms`. A connection that has been unused for
-    `connections_max_idle_ms` is closed before the other side closes it: brokers do so after ten minutes by default,
+    every further failure, up to `reconnect_backoff_max_ms`. A connection is closed after it has been unused for
+    `connections_max_idle_ms`, before its peer closes it. By default, brokers close idle connections after ten minutes,
     load balancers after four or less. Raises ValueError, which names the setting, for invalid values.
     """
 
@@ -94,7 +94,7 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         given: object = self.bootstrap_servers
-        if isinstance(given, str):  # it would be iterated letter by letter
+        if isinstance(given, str):  # a string would be iterated character by character
             raise ValueError(f"bootstrap_servers is a string, {given!r}; give a tuple of host:port")
         parse_addresses(self.bootstrap_servers)
         if self.connections_max_idle_ms < 1:
@@ -106,6 +106,7 @@ class ConnectionSettings:
 
     @property
     def bootstrap_text(self) -> str:
-        """The addresses for librdkafka and Java. With TLS, trailing dots are removed, as certificates have none."""
+        """The addresses for librdkafka and Java clients. With TLS, trailing dots are removed, because names in
+        certificates have none."""
         found = self.bootstrap_addresses
         return ",".join(str(each if self.tls is None else each._replace(host=each.host.rstrip("."))) for each in found)

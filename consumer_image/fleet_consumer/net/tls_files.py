@@ -23,7 +23,7 @@ def stamps_of(paths: Iterable[str]) -> Stamps:
     """Return a stamp of each file, which changes with the file's content; None for a file that cannot be read.
 
     Links are followed, because the kubelet renews a mounted Secret by pointing one link to a new folder. A path with an
-    asterisk stands for all files that match it.
+    asterisk means all files that match the pattern.
     """
 
     def stamp(path: str) -> tuple[int, int, int] | None:
@@ -37,13 +37,14 @@ def stamps_of(paths: Iterable[str]) -> Stamps:
 
 
 def has_asterisk(path: str) -> bool:
-    """Return True if the file name in the path has an asterisk, and so stands for several files of the folder."""
+    """True if the file name in the path has an asterisk, which makes the path a pattern for several files of the
+    folder."""
     return "*" in os.path.basename(path)
 
 
 def authorities(path: str) -> str:
-    """Return the readable PEM certificates of a file, or of all files that match a path with an asterisk.
-    Raises OSError, and ValueError if there is no such certificate."""
+    """Return the readable PEM certificates of a file, or of all files that match a path with an asterisk. Raises
+    OSError. Raises ValueError if no certificate is readable."""
     files = _matching(path) if has_asterisk(path) else [path]
     found = readable_certificates(Path(file).read_bytes() for file in files)
     if not found:
@@ -53,7 +54,8 @@ def authorities(path: str) -> str:
 
 
 def chain(path: str) -> str:
-    """Return the PEM certificates in a client's file: its own, then CAs'. Raises OSError; ValueError if none."""
+    """Return the PEM certificates in a client's file: the client's own, then CA certificates. Raises OSError. Raises
+    ValueError if the file has no certificate."""
     found = "".join(certificates([Path(path).read_bytes()]))
     if not found:
         raise ValueError(f"{path} holds no PEM certificate")
@@ -69,8 +71,8 @@ def load_client(context: ssl.SSLContext, certificates: str, key_file: str) -> No
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield the path of a temporary file with this content, because OpenSSL needs a path here. If the system supports
-    it, the file is in memory, so that a full disk does not prevent connections."""
+    """Yield the path of a temporary file with this content, because OpenSSL needs a path here. Where the system
+    supports memory files, the file is in memory, so that a full disk does not prevent connections."""
     memory = _in_memory(text.encode())
     if memory is not None:
         try:
@@ -85,7 +87,8 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _in_memory(data: bytes) -> int | None:
-    """Return the descriptor of a memory file that can be opened by path; None if system or sandbox has none."""
+    """Return the descriptor of a memory file that can be opened by path; None if the system or sandbox does not support
+    such files."""
     if not hasattr(os, "memfd_create"):
         return None
     try:
@@ -102,8 +105,8 @@ def _in_memory(data: bytes) -> int | None:
 
 
 def readable_certificates(contents: Iterable[bytes]) -> str:
-    """Return the PEM certificates in the contents that OpenSSL can read, in order; empty if there are none. With an
-    unreadable certificate, OpenSSL would refuse the whole list."""
+    """Return the PEM certificates in the contents that OpenSSL can read, in order. Unreadable certificates are dropped,
+    because OpenSSL would refuse the whole list."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return "".join(each for each in certificates(contents) if _readable(context, each))
 

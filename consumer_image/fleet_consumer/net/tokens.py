@@ -1,8 +1,8 @@
-"""Bearer tokens, shared by all clients with the same SASL settings. They are fetched on separate threads and cached.
+"""Bearer tokens, shared by all clients with the same SASL settings. Tokens are fetched on separate threads and cached.
 
-The network clients of a process and its librdkafka clients use the same token, because one source per client would
-triple the requests to the identity provider. The blocking request to the token endpoint runs on a thread of
-`TokenSource`. Only librdkafka's callback waits for a token, on a thread of its own.
+The network clients of a process and its librdkafka clients use the same token; a source per client would triple the
+requests to the identity provider. The blocking request to the token endpoint runs on a thread of `TokenSource`. Only
+librdkafka's callback waits for a token, on a separate thread.
 """
 
 import base64
@@ -31,7 +31,7 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 WAIT_S: Final = 10.0
 """Timeout in seconds of each step. A step is a connection attempt to one of the endpoint's addresses, or one read."""
 ASK_S: Final = 20.0
-"""Timeout in seconds of the whole request. An endpoint that slowly sends single bytes would never exceed `WAIT_S`."""
+"""Timeout in seconds of the whole request. An endpoint that slowly sends single bytes never exceeds `WAIT_S`."""
 WORDS_MAX: Final = 200
 """Maximum number of characters that an error quotes from the endpoint's response."""
 REFUSALS: Final = (400, 401, 403)
@@ -41,8 +41,8 @@ REFUSALS: Final = (400, 401, 403)
 def ask_for_token(settings: OAuthSettings, clock: Clock) -> OAuthToken:
     """Request a token with the client's credentials in the Authorization header.
 
-    Raises AuthenticationFailed if the endpoint refuses the client. Raises TlsFailed if its certificate is not trusted,
-    or `ca_file` cannot be read. Raises TokenUnavailable for any other error, which may be transient.
+    Raises AuthenticationFailed if the endpoint refuses the client. Raises TlsFailed if the endpoint's certificate is
+    not trusted, or `ca_file` cannot be read. Raises TokenUnavailable for any other error, which may be transient.
     """
     endpoint = settings.token_endpoint
     fields = {"grant_type": "client_credentials"} | ({"scope": settings.scope} if settings.scope else {})
@@ -98,7 +98,7 @@ class _Deadline:
 
 
 class _Response(http.client.HTTPResponse):
-    """A response (of the endpoint or a proxy) that must arrive before the deadline, from status line to end of body."""
+    """A response of the endpoint or a proxy. All of it, from status line to body, must arrive before the deadline."""
 
     def __init__(self, deadline: _Deadline, connected: socket.socket, *arguments: Any, **settings: Any) -> None:
         super().__init__(connected, *arguments, **settings)
@@ -149,7 +149,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _trust(settings: OAuthSettings) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    # Python 3.13 sets this flag by default. It requires key identifiers, which private CAs often lack, so clear it.
+    # Clear this flag, which Python 3.13 sets by default: it requires key identifiers, which private CAs often lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     try:
         if settings.ca_file is not None:
@@ -210,9 +210,9 @@ RETRY_MAX_S: Final = 30.0
 REJECTED_PAUSE_S: Final = 5.0
 """Pause after a broker has rejected a token, because identity providers lock out clients that retry fast."""
 STUCK_S: Final = 30.0
-"""Age of an unfinished token request after which another starts; the first one's thread cannot be stopped."""
+"""Seconds after which an unfinished token request no longer prevents another. Its thread cannot be stopped."""
 ATTEMPTS_MAX: Final = 4
-"""Maximum number of token requests that have not finished."""
+"""Maximum number of unfinished token requests."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -228,12 +228,12 @@ class TokenRequest:
 
 
 class TokenSource:
-    """A cache of the newest token. Thread-safe. `get` fetches a token, on a separate thread, and may block."""
+    """A cache of the newest token. Thread-safe. `get` fetches a token; it runs on a separate thread and may block."""
 
     def __init__(self, get: Callable[[], OAuthToken], clock: Clock = _SYSTEM_CLOCK) -> None:
         self._get = get
         self._clock = clock
-        # Guards all fields below. It is never held while waiting.
+        # Guards all fields below. Never held during a wait.
         self._lock = threading.Lock()
         self._token: OAuthToken | None = None
         self._fetched_at = 0.0
@@ -244,8 +244,8 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Request a token without blocking. Unless the request is done at once, another thread calls `on_done`. While
-        no new token is available, the result is the previous token, as long as it can be used for a login."""
+        """Request a token without blocking. Unless the request is done on return, another thread calls `on_done` later.
+        While no new token is available, the result is the previous token, as long as it can be used for a login."""
         with self._lock:
             now = self._clock.monotonic()
             if self._token is not None and self._age_share(self._token) < REFRESH_SHARE:
@@ -267,7 +267,7 @@ class TokenSource:
             return under_way
 
     def wait(self, timeout_s: float) -> OAuthToken:
-        """Request a token and wait for it. Raises NetError, which is TokenUnavailable after `timeout_s` seconds."""
+        """Request a token and wait for it. Raises NetError; after `timeout_s` seconds, TokenUnavailable."""
         ready = threading.Event()
         request = self.request(ready.set)
         if not request.done:
@@ -293,7 +293,7 @@ class TokenSource:
                 result = TokenUnavailable("the new token has already expired; check that the clocks agree")
         except NetError as error:
             result = error
-        except BaseException as error:  # also SystemExit, because otherwise no further request would be made
+        except BaseException as error:  # catches even SystemExit: if the thread died, no further request would be made
             result = TokenUnavailable(f"the token callback failed: {type(error).__name__}: {error}")
         with self._lock:
             self._attempts -= 1

@@ -1,4 +1,4 @@
-"""Connected non-blocking sockets with and without TLS, TLS contexts, and explanations of OpenSSL's errors."""
+"""Connected non-blocking sockets with and without TLS, TLS contexts, and the conversion of OpenSSL's errors."""
 
 import socket
 import ssl
@@ -35,15 +35,15 @@ not trusted."""
 
 
 def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
-    """Make a TLS context from the files of `tls`. If files were replaced during the read and do not fit together, all
-    are read again. Raises TlsFailed if they cannot be used."""
+    """Make a TLS context from the files of `tls`. If files were replaced during the read and do not match, all files
+    are read again. Raises TlsFailed if the files cannot be used."""
     paths = [path for path in (tls.ca_file, tls.cert_file, tls.key_file) if path is not None]
     while True:
         before = stamps_of(paths)
         try:
             context = ssl.create_default_context(cadata=None if tls.ca_file is None else authorities(tls.ca_file))
-            # These flags, defaults since Python 3.13, are cleared. Strict checks require key identifiers, which private
-            # CAs often lack. Partial chains would be accepted here, but not by librdkafka.
+            # Clear these flags, which Python sets by default since 3.13. Strict checks require key identifiers, which
+            # private CAs often lack. Partial chains would be accepted here, but not by librdkafka.
             context.verify_flags &= ~(ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN)
             if tls.cert_file is not None:
                 load_client(context, chain(tls.cert_file), tls.key_file or tls.cert_file)
@@ -137,7 +137,7 @@ class Transport:
 
 
 class TlsTransport(Transport):
-    """TLS with the `ssl` module. Receiving may first require a write, and sending may first require a read."""
+    """TLS with the `ssl` module. A receive may first require a write, and a send may first require a read."""
 
     def __init__(self, connected: socket.socket, context: ssl.SSLContext, host: str) -> None:
         self._tls = context.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False)
@@ -155,7 +155,8 @@ class TlsTransport(Transport):
         return True
 
     def receive(self) -> bytes | None:
-        """Receive, and empty TLS's own buffer, because the selector does not report bytes that TLS has decrypted."""
+        """Receive, and drain TLS's own buffer, because the selector does not report bytes that TLS has already
+        decrypted."""
         received = bytearray()
         self.wants_write = False
         while len(received) < RECEIVE_BYTES or self._tls.pending():

@@ -1,7 +1,8 @@
 """One run of a Redrive: reads, writes and commits according to the decisions of `selection`.
 
-A kill at any point is harmless. A batch is written and acknowledged, and then its offsets are committed. If the process
-is killed in between, the next start finds the batch in the ledger and counts it without writing it again.
+A kill at any point is harmless. Each batch is written and acknowledged before its offsets are committed. If the process
+is killed in between, the next start finds the batch's records in the ledger, and counts them without writing them
+again.
 
 Decision: docs/decisions/0030-failed-after-redrives.md.
 """
@@ -37,10 +38,11 @@ from fleet_consumer.retry.routing import partition_of
 LOG = logging.getLogger("fleet_consumer.redrive")
 
 BATCH_RECORDS: Final = 500
-"""Number of records written before the run waits for their acknowledgements, and then commits its progress."""
+"""Maximum number of records per batch. After each batch, the run waits for acknowledgements and commits its
+progress."""
 ACK_TIMEOUT_S: Final = 120.0
 STALL_S: Final = 120.0
-"""Maximum wait for more records, longer than a broker's restart. The run then fails, and the Job tries again."""
+"""Maximum seconds without records before the run fails and the Job retries; longer than a broker's restart."""
 LOG_INTERVAL_S: Final = 10.0
 
 
@@ -80,9 +82,9 @@ class Run:
         self._progress: dict[TopicPartition, RedriveProgress] = {}
         # Log start of every partition of the failed topic, including partitions that this run does not read.
         self._starts: dict[TopicPartition, int] = {}
-        # Partitions and ledger digests of the records examined since the last commit.
+        # Partition and ledger digest of each record examined since the last commit.
         self._examined: list[tuple[TopicPartition, bytes]] = []
-        # Offset after the examined records, keyed by partition; `_stored` has the committed entries.
+        # The offset after the last examined record, keyed by partition; `_stored` has the committed offsets.
         self._examined_to: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, OffsetAndMetadata] = {}
         self._refused = 0
@@ -92,7 +94,7 @@ class Run:
         """Move all selected records, round robin over the partitions, and return the counts.
 
         Raises SettingsInvalid if the topic lacks a partition that the filter names. A partition without a leader blocks
-        no other partition: the run raises DataPlaneFailed when all others are done.
+        no other partition: the run raises DataPlaneFailed after all others are done.
         """
         ranges, leaderless = self._begin()
         self._read_ledger()
@@ -104,7 +106,7 @@ class Run:
 
     def _begin(self) -> tuple[dict[TopicPartition, tuple[int, int]], list[TopicPartition]]:
         """Return the range of offsets for each partition, and the partitions without a leader. The ends are committed
-        before any record is moved, so that records that fail again during the run are not part of it."""
+        before any record is moved: records that fail again during the run must not be part of the run."""
         places = self._config.filter.places
         every = self._reader.partitions(self._topic)
         for number, offsets in (places or {}).items():
@@ -128,9 +130,10 @@ class Run:
             if progress is None or known is None:
                 progress = RedriveProgress(end, start=log_start)
                 known = fresh[partition] = OffsetAndMetadata(first, -1, progress.metadata())
-            # A recreated or truncated topic ends earlier. The run must not wait for the missing records.
+            # A recreated or truncated topic may end before the stored end. The run must not wait for the missing
+            # records.
             if progress.end > log_end:
-                # The stored counts belong to records that are gone.
+                # The stored counts are about records that no longer exist.
                 progress.start = progress.put_back = 0
             progress.end = min(progress.end, end)
             if self._config.dry_run:
@@ -145,7 +148,7 @@ class Run:
         return ranges, [each for each in partitions if each not in bounds]
 
     def _read_ledger(self) -> None:
-        """Read the whole ledger. With an incomplete ledger, records would be moved twice."""
+        """Read the whole ledger. Records missing from the ledger would be moved twice."""
         partitions = self._reader.partitions(self._target)
         bounds = self._reader.bounds(partitions)
         unknown = [each for each in partitions if each not in bounds]
@@ -160,13 +163,14 @@ class Run:
                     self._ledger.record_moved(record, now_ms)
 
     def _go_through(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-        """Examine every record. Returns False if the run has reached its maximum of selected records."""
+        """Examine every record. Returns False if the run stopped at its maximum of selected records."""
         buffer, done = RoundRobinBuffer(), set[TopicPartition]()
         for step in self._read_ranges(ranges):
             for partition, records in step.records.items():
                 buffer.put(partition, records)
             done |= step.done
-            # Records are buffered while they arrive without a pause, so that a round covers more partitions.
+            # Records are buffered while they arrive without a pause, so that a round of the round robin covers more
+            # partitions.
             if (buffer.full or not step.records) and not self._move_buffered(buffer, ranges, done):
                 return False
         return self._move_buffered(buffer, ranges, done)
@@ -174,7 +178,8 @@ class Run:
     def _move_buffered(
         self, buffer: RoundRobinBuffer, ranges: Mapping[TopicPartition, tuple[int, int]], done: set[TopicPartition]
     ) -> bool:
-        """Examine the buffered records and move the selected ones. Returns False if the run has reached its maximum."""
+        """Examine the buffered records and move those selected. Returns False if the run stopped at its maximum of
+        selected records."""
         moves: list[tuple[TopicPartition, Choice]] = []
         for partition, record in buffer.drain():
             choice = self._selection.choose(record, self._now_ms())
@@ -210,7 +215,7 @@ class Run:
         if moves:
             self._wait(self._rate_limit.wait_s(len(moves), self._clock.monotonic()))
             self._write(moves)
-        # Counted only now, because a copy counts as put back only if the record itself was written and not refused.
+        # Counted only now: a copy counts as put back only if the record itself was written and not refused.
         for partition, digest in self._examined:
             self._progress[partition].put_back += self._ledger.holds(digest)
         self._examined.clear()
@@ -256,7 +261,7 @@ class Run:
     def _read_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
         """Yield the records of these ranges, step by step. Raises DataPlaneFailed on a stall, and Stopped."""
         missing = set(ranges)
-        # Counts only the time that the brokers need, because the rate limit may delay the processing.
+        # Measures only the wait for brokers, because the rate limit may delay the processing.
         idle_s, asked_at = 0.0, self._clock.monotonic()
         for step in self._reader.read(ranges):
             self._wait(0)
@@ -277,12 +282,12 @@ class Run:
         """Return the counts of all starts of the run by their published names; `refused` counts this start only.
 
         `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic. At any later
-        time, the number of records not put back is at most the sum of the partitions' log end offsets minus
-        `redrivenTo`. Records that were only selected (dry run, refusal), and their copies, do not count as put back.
+        time, at most (sum of the partitions' log end offsets) minus `redrivenTo` records were not put back. Records
+        that were only selected (dry run, refusal), and their copies, do not count as put back.
         """
         known = self._progress.values()
         counts = {name: sum(getattr(each, field) for each in known) for name, field in COUNTS.items()}
-        # For a partition outside of the filter, the log start is added. A partition without a leader is left out.
+        # A partition outside of the filter adds its log start to the sum. A partition without a leader is left out.
         unread = RedriveProgress(0)
         redriven_to = sum(self._progress.get(each, unread).redriven_to(first) for each, first in self._starts.items())
         return {**counts, "refused": self._refused, "redrivenTo": redriven_to}

@@ -1,4 +1,4 @@
-"""Selection of failed records (filter, ledger, guard against cycles); a run's progress and rate limit. Pure.
+"""Selection of failed records (filter, ledger, guard against cycles); a run's progress and rate limit. No I/O.
 
 `retry.headers` parses the headers. Progress is an offset in a partition of the failed topic, committed in the run's own
 group. The commit's metadata holds the run's end and counts.
@@ -27,13 +27,13 @@ from fleet_consumer.retry.headers import (
 from fleet_consumer.retry.suppression import identity
 
 KEY_BYTES_MAX: Final = 4 * 256
-"""Number of bytes of a key that are searched: 256 characters of at most four bytes."""
+"""Number of bytes searched in a key: 256 characters of at most four bytes each."""
 
 
 class Decision(Enum):
     MOVE = auto()
     MOVED_BEFORE = auto()
-    """Selected, but already moved by an earlier start of this run, which ended before it committed the move."""
+    """Selected, but already moved by an earlier start of this run, which ended before committing the move."""
     GUARDED = auto()
     """Matched, but left in the failed topic: it failed again after this run moved it, or was redriven too often."""
     KNOWN = auto()
@@ -44,24 +44,24 @@ class Decision(Enum):
 class Ledger:
     """All records in the redrive topic, and the records that this run adds.
 
-    A record's key in the ledger is a 16-byte digest of origin, number of redrives, key and value, which copies in the
-    failed topic share. A million records use about 100 MiB. For records of this run, the ledger also has the place in
-    the failed topic, which distinguishes them from their copies.
+    A record's key in the ledger is a 16-byte digest of origin, number of redrives, key and value. Copies in the failed
+    topic have the same digest. A million records use about 100 MiB. For records of this run, the ledger also has the
+    place in the failed topic, which distinguishes a record from its copies.
     """
 
     def __init__(self, redrive_id: str) -> None:
         self._id = redrive_id
         self._ours: dict[bytes, bytes | None] = {}
         self._others: set[bytes] = set()
-        # Records selected by this run but not in the redrive topic, because they were refused, wait for their batch, or
-        # belong to a dry run.
+        # Records selected by this run but not in the redrive topic: refused, not written yet, or selected in a dry run.
         self._unwritten: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._ours) + len(self._others)
 
     def record_moved(self, moved: Record, now_ms: int) -> None:
-        """Add a record of the redrive topic. Records without the headers of a redrive are foreign and ignored."""
+        """Add a record of the redrive topic. Records without a redrive's headers come from other producers and are
+        ignored."""
         history = read(moved, now_ms=now_ms)
         if history.redrive_count > 0:
             digest = _digest(replace(history, redrive_count=history.redrive_count - 1), moved)
@@ -71,7 +71,7 @@ class Ledger:
                 self._others.add(digest)
 
     def add(self, digest: bytes, record: Record) -> None:
-        """Add a record that this run moves, or would move without `dry_run`, so that its copies are not selected."""
+        """Add a record selected by this run, even in a dry run, so that its copies are not selected."""
         if digest not in self:
             self._unwritten.add(digest)
         self._ours[digest] = place(record).encode()
@@ -165,9 +165,10 @@ def _digest(history: RetryHistory, record: Record) -> bytes:
 
 VERSION: Final = 1
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
-"""Names of the counts that the metadata of earlier versions lacks."""
+"""Names of the counts that are missing in metadata of earlier versions."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
-"""Maps names in metadata, which earlier versions lack, to attributes of RedriveProgress that describe the log."""
+"""Maps names in the metadata to attributes of RedriveProgress that describe the log. Metadata of earlier versions lacks
+these names."""
 
 BUFFER_BYTES: Final = 16 * 1024 * 1024
 """Approximate limit of the buffer in bytes, enough for one fetch of each of 64 partitions."""
@@ -192,10 +193,10 @@ class RedriveProgress:
     put_back: int = 0
 
     def redriven_to(self, first: int) -> int:
-        """Return a lower bound of "log start plus records put back", which is valid now and at any later time.
+        """Return a lower bound of "log start plus records put back" that holds now and at any later time.
 
-        `first` is the log start now. For each offset by which it has moved, retention has removed at most one counted
-        record. So at most `end - redriven_to` records of the partition were not put back.
+        `first` is the current log start. For each offset by which the log start has advanced, retention removed at most
+        one counted record. So at most `end - redriven_to` records of the partition were not put back.
         """
         return max(first, self.start + self.put_back)
 
@@ -205,7 +206,7 @@ class RedriveProgress:
 
 
 def parse_metadata(text: str) -> RedriveProgress | None:
-    """Return the progress from the metadata of an earlier start; None if the metadata is not that of a redrive."""
+    """Return the progress from the metadata of an earlier start; None if a redrive did not write this metadata."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -224,7 +225,8 @@ def _is_count(value: Any) -> bool:
 
 
 class RateLimit:
-    """Spaces records evenly, at most `per_second` of them (None: no limit). A pause is not followed by a burst."""
+    """Spaces records evenly, with at most `per_second` records per second (None: no limit). No burst follows a
+    pause."""
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
@@ -240,8 +242,8 @@ class RateLimit:
 
 
 class RoundRobinBuffer:
-    """Round-robin buffer of the partitions' records, which spreads the load over all retry workers. The caller drains
-    it when it is `full`."""
+    """Round-robin buffer of the partitions' records, which spreads the load over all retry workers. The caller drains a
+    `full` buffer."""
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._buffer_bytes = buffer_bytes
@@ -261,7 +263,7 @@ class RoundRobinBuffer:
             del self._queues[partition]
 
     def drain(self) -> Iterator[tuple[TopicPartition, Record]]:
-        """Remove and yield all records, one record of each partition at a time."""
+        """Remove and yield all records, in rounds of one record per partition."""
         while self._queues:
             for partition in list(self._queues):
                 queue = self._queues[partition]

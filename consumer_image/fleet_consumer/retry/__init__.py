@@ -1,4 +1,4 @@
 """Decisions about a record whose handler failed: classification, attempts, delays and headers.
 
-Pure: no I/O, no clock. The worker writes and waits.
+No I/O, no clock: the worker writes the records and waits for delays.
 """

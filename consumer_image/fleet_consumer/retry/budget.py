@@ -1,11 +1,11 @@
 """The circuit breaker of a worker: it saves attempts while a dependency of the handler is down.
 
 The breaker opens when the share of retriable failures in the window exceeds the policy's limit, or after many failures
-in a row. On fast topics, the first rule alone would be too slow: at 1,000 records/s, half a minute of outage affects
-30,000 records. After the cooldown single records are tried, and a few successes in a row close the breaker. Records
-that can never succeed say nothing about the dependency, so they are not counted.
+in a row. On fast topics, the share alone would react too slowly: at 1,000 records/s, half a minute of outage affects
+30,000 records. After the cooldown, single records are tried, and a few successes in a row close the breaker. Records
+that can never succeed say nothing about the dependency, so their failures are not counted.
 
-Pure: times are in seconds of a monotonic clock and are passed in. Not thread-safe.
+No I/O and no clock: callers pass times in monotonic seconds. Not thread-safe.
 """
 
 from collections import deque
@@ -18,11 +18,11 @@ from fleet_consumer.contract.policies import Budget
 PROBES: Final = 3
 """Number of successes in a row that close the breaker."""
 IN_A_ROW: Final = 100
-"""Number of failures in a row that open the breaker, or `min_records` if that is more. Even with 40 % random failures,
-this number is practically never reached."""
+"""Number of failures in a row that open the breaker; `min_records` counts instead if it is larger. Even with 40 %
+random failures, so many failures in a row practically never occur."""
 PROBES_IN_VAIN: Final = 3
 """Number of failed probes after which the probed record moves on to a retry topic. Otherwise a record that never
-succeeds could keep the breaker open, because a probe cannot distinguish it from an outage."""
+succeeds could keep the breaker open: a probe cannot distinguish such a record from an outage."""
 
 
 class BreakerState(StrEnum):
@@ -37,8 +37,8 @@ class BreakerState(StrEnum):
 class Breaker:
     """Window and state of one worker's breaker. `budget` may be replaced at any time, after an edit of the policy.
 
-    `since` is the start of the state. `until` is the end of an open breaker's cooldown, None in other states.
-    `makes_way` is true if the record that failed last moves on to a retry topic although the breaker is not closed.
+    `since` is the time of the last state change. `until` is the end of an open breaker's cooldown, None in other
+    states. `makes_way` is true if the last failed record moves on to a retry topic although the breaker is not closed.
     """
 
     budget: Budget
@@ -61,12 +61,12 @@ class Breaker:
         return self.state
 
     def half_open(self, now: float) -> None:
-        """Become half open, because other workers report an outage, so that only single records are tried."""
+        """Become half open, so that only single records are tried. Called when other workers report an outage."""
         if self.state is not BreakerState.HALF_OPEN:
             self._enter(BreakerState.HALF_OPEN, now)
 
     def succeeded(self, now: float, count: int = 1) -> BreakerState:
-        """Count successes. An open breaker ignores them, because their calls began before it opened."""
+        """Count successes. An open breaker ignores successes, because their calls began before it opened."""
         if self.state_at(now) is BreakerState.HALF_OPEN:
             self._probed += count
             if self._probed >= PROBES:
@@ -77,7 +77,8 @@ class Breaker:
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """Count a retriable failure. It uses up an attempt only if the result is `Closed` or `makes_way` is true."""
+        """Count a retriable failure. The record uses up an attempt only if the result is `Closed` or `makes_way` is
+        true."""
         self.makes_way = False
         if self.state_at(now) is BreakerState.HALF_OPEN:
             self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN
@@ -103,7 +104,7 @@ class Breaker:
         self.state, self.since, self._probed = state, now, 0
         self.until = now + self.budget.cooldown_s if state is BreakerState.OPEN else None
         if state is BreakerState.CLOSED:
-            # Otherwise earlier failures would open the breaker again at once.
+            # Otherwise earlier failures would reopen the breaker immediately.
             self._seconds.clear()
             self._successes = self._failures = self._in_vain = self._in_a_row = 0
 

@@ -1,10 +1,11 @@
 """The due clock of retry topics: the records that may be handled now, and the due time of each partition's next record.
 
 The due time is the broker's append time plus the topic's delay; headers are never used. All records of a partition have
-the same delay, so only the first waiting record, the head, has to be tracked. A waiting partition is paused, the
-consumer seeks back to the head, and reads it again when it is due. So memory holds only offsets and times of heads.
+the same delay, so only the first waiting record, the head, has to be tracked. A waiting partition is paused, and the
+consumer seeks back to the head and reads the head again when it is due. So memory holds only offsets and times of
+heads.
 
-Pure: times are in milliseconds of the wall clock and are passed in. Not thread-safe.
+No I/O and no clock: callers pass times in milliseconds of the wall clock. Not thread-safe.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from fleet_consumer.record import Record, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The head of a waiting partition: offset, append time and due time (milliseconds since the epoch)."""
+    """The head of a waiting partition: offset, append time and due time (in milliseconds since 1970)."""
 
     offset: int
     appended_at: int
@@ -30,7 +31,8 @@ def due_at(append_ms: int, delay_ms: int, now_ms: int) -> int:
 
 
 class DueClock:
-    """The waiting heads of an assignment's partitions. Partitions without a delay (the redrive topic's) never wait."""
+    """The heads of the waiting partitions of an assignment. Partitions without a delay (the redrive topic's) never
+    wait."""
 
     def __init__(self) -> None:
         self._delays_ms: dict[TopicPartition, int] = {}
@@ -62,7 +64,7 @@ class DueClock:
         return len(records)
 
     def take_due(self, now_ms: int) -> list[TopicPartition]:
-        """Remove and return the partitions whose heads are due. The caller resumes them."""
+        """Remove and return the waiting partitions whose heads are due. The caller resumes these partitions."""
         due = [partition for partition in self._paused if self._heads[partition].due_at <= now_ms]
         self._paused.difference_update(due)
         return sorted(due)
@@ -78,9 +80,8 @@ class DueClock:
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:
         """Return the due time of a record; a head that already waits keeps its due time.
 
-        If the due time were computed again, it would move into the future indefinitely for a record without a time, or
-        with the time of a broker whose clock is ahead. Another record at the head's offset, after a truncation, gets
-        its own due time.
+        If a record has no time, or the time of a broker whose clock is ahead, each new computation would give a later
+        due time. Another record at the head's offset, after a truncation, gets its own due time.
         """
         head = self._heads.get(partition)
         if head is not None and (head.offset, head.appended_at) == (record.offset, record.timestamp):

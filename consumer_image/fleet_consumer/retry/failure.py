@@ -1,7 +1,8 @@
-"""Classification of handler errors: retry, failed topic, or drop. Main workers, retry workers and Backfills share it.
+"""Classification of handler errors: retry, failed topic, or drop. Main workers, retry workers and Backfills share this
+classification.
 
-The handler's own decision takes precedence, then the policy's rules in order, then a default by kind of error. Without
-a policy, retriable errors go to the failed topic.
+Order of precedence: the handler's own decision, the policy's rules in order, a default by kind of error. Without a
+policy, retriable errors go to the failed topic.
 """
 
 import traceback
@@ -23,7 +24,7 @@ STACK_BYTES_MAX: Final = 2048
 """Maximum length of an error's stack in a header, in bytes. The innermost calls are kept."""
 
 OWN_FOLDER: Final = str(Path(__file__).parents[1])
-"""Folder of our own code. Stacks leave out its frames, because they are the same for every handler."""
+"""Folder of our own code. Stacks omit the frames of our own code, because they are the same for every handler."""
 
 RULE_BYTES_MAX: Final = 256
 """Maximum length of a rule's name in a header, in bytes. The name may be a long regular expression."""
@@ -36,8 +37,8 @@ RETRY_AFTER_MAX_S: Final = 10.0**9
 class Failure:
     """A record's failure, for the failed topic.
 
-    `error_class` is qualified by its module unless it is a builtin. `rule` is the name of the policy's matching rule,
-    or empty. `stack` has the calls that led to the error, innermost last.
+    `error_class` includes the module name, except for builtins. `rule` is the name of the policy's matching rule, or
+    empty. `stack` has the calls that led to the error, innermost last.
     """
 
     reason: FailureReason
@@ -48,7 +49,7 @@ class Failure:
 
     @property
     def failure(self) -> "Failure":
-        """This failure itself, so that `Retry` and `Failure` have the same property."""
+        """Returns this failure; the property exists in `Retry` and in `Failure`."""
         return self
 
     @property
@@ -70,14 +71,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The decision of the handler or a rule to drop a record, which is then counted and not written anywhere."""
+    """The decision of the handler or a rule to drop a record. The record is counted, but not written to any topic."""
 
     message: str
 
 
 class Undecodable(Exception):
-    """A record's bytes are not in the format of `handler.decode`. The message leaves the bytes out, because they may be
-    personal data, and the failed record keeps them."""
+    """A record's bytes are not in the format of `handler.decode`. The message omits the bytes, because they may be
+    personal data; the failed record keeps them."""
 
     def __init__(self, field: str, format_name: str, seen: str) -> None:
         super().__init__(
@@ -86,7 +87,7 @@ class Undecodable(Exception):
 
 
 class OutputRefused(Exception):
-    """The handler returned something that cannot be written. A retry cannot help, so the record fails."""
+    """The handler returned a result that cannot be written. A retry would not help, so the record fails."""
 
 
 class OutputNotListed(OutputRefused):
@@ -98,7 +99,7 @@ class TimedOut(Exception):
 
 
 class Poison(Exception):
-    """A record at which processes died repeatedly, so the handler does not get it again."""
+    """A record during whose handling processes died repeatedly, so the handler does not get the record again."""
 
 
 class Skipped(Exception):
@@ -120,7 +121,7 @@ class HttpStatus(Exception):
 
 
 class NotHttp(Exception):
-    """The response on an HTTP handler's port is not HTTP, and the handler has not returned 2xx before. Another program
+    """The response on an HTTP handler's port is not HTTP, and the handler has never returned 2xx. Another program
     probably listens on this port."""
 
 
@@ -141,8 +142,8 @@ OWN_REASONS: Final[Mapping[type[BaseException], FailureReason]] = {
 
 
 def classify(error: BaseException, policy: Policy | None = None) -> Retry | Failure | Drop:
-    """Decide whether the record whose handler raised `error` is retried, failed or dropped. Never raises. Without a
-    policy the result is never `Retry`."""
+    """Decide about a record whose handler raised `error`: retry, failed topic or drop. Never raises. Without a policy
+    the result is never `Retry`."""
     if isinstance(error, Skip):
         return Drop(error_text(error))
     if isinstance(error, Skipped):
@@ -163,7 +164,7 @@ def classify(error: BaseException, policy: Policy | None = None) -> Retry | Fail
     if final:
         return _failure(error, FailureReason.FATAL)
     if isinstance(error, Poison):
-        return _failure(error, FailureReason.POISON)  # no retry: each attempt has killed a worker
+        return _failure(error, FailureReason.POISON)  # not retried, because each attempt has killed a worker
     return Retry(None, _exhausted(error))
 
 
@@ -195,7 +196,7 @@ def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Fai
 
 
 def _of_class(table: Mapping[type[BaseException], T], kind: type[BaseException]) -> T | None:
-    """Return the entry of a class or of its nearest base, because applications may derive classes from our errors."""
+    """Return the entry of a class or of its nearest base class, because applications may subclass our errors."""
     return next((table[base] for base in kind.__mro__ if base in table), None)
 
 
@@ -230,7 +231,7 @@ def error_text(error: BaseException) -> str:
     """Return the error's text, cut to MESSAGE_BYTES_MAX. Never raises."""
     try:
         text = str(error)
-    except Exception as broken:  # a user's __str__ may raise anything
+    except Exception as broken:  # a user's __str__ may raise any exception
         text = f"(no text: {type(broken).__name__} in __str__)"
     return cut(text)
 
@@ -258,7 +259,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def without_words(verdict: Retry | Failure | Drop) -> Retry | Failure | Drop:
-    """Return the verdict without the error's text and stack. The error's class and the rule remain."""
+    """Return the verdict without the error's text and stack, but with the error's class and the rule."""
     if isinstance(verdict, Drop):
         return Drop("")
     failure = replace(verdict.failure, message="", stack="")

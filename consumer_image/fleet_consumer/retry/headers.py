@@ -3,8 +3,9 @@
 The names are reserved. Values are UTF-8, times are decimal milliseconds since the epoch. Each retry publish replaces
 the headers of these names. All other headers, including trace context, pass through unchanged and in order.
 
-Anybody with write access to a managed topic can forge the headers, and their bytes can be damaged. So they are parsed
-strictly and clamped, and never determine where a record is written. Damage is counted and does not fail the record.
+Anybody with write access to a managed topic can forge the headers, and their bytes can be damaged. So headers are
+parsed strictly and clamped, and never determine where a record is written. Damaged headers are counted and do not fail
+the record.
 
 Decisions: docs/decisions/0013-retry-identity.md, docs/decisions/0023-replay-epochs.md.
 """
@@ -26,17 +27,17 @@ REPLAY_EPOCH_ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpoch:
-    """One pass over a partition. It ends with an offset reset. The first pass has no id.
+    """One pass over a partition, up to the next offset reset. The first pass has no id.
 
     A new owner of a partition repeats its predecessor's work since the last commit, so the retry publishes of both are
-    duplicates. After an offset reset the same records may fail again, and their retry publishes are new. The commit at
-    the takeover distinguishes the two cases: every commit of a worker carries the replay epoch in its metadata, tools
-    that reset offsets write no such metadata, and deleted offsets leave no commit. So a commit without an epoch begins
-    a replay epoch with a new id, and the metadata carries the id from owner to owner. The metadata repeats the offset,
-    in case a tool moves the offset but keeps the metadata.
+    duplicates. After an offset reset the same records may fail again, and their retry publishes are new. The commit
+    that a new owner finds distinguishes the two cases. Every commit of a worker has the replay epoch in its metadata.
+    Tools that reset offsets do not write this metadata, and deleted offsets leave no commit. So a missing commit, or a
+    commit without an epoch, begins a replay epoch with a new id. The metadata passes the id from owner to owner. It
+    repeats the offset, in case a tool changes the offset but keeps the metadata.
 
-    `until` is the partition's end offset when the epoch began. Later records are read for the first time, so they
-    belong to no epoch. If `until` is None, all records belong to the epoch.
+    `until` is the partition's end offset when the epoch began. Records from `until` on are read for the first time, so
+    they belong to no epoch. If `until` is None, all records belong to the epoch.
     """
 
     id: str | None = None
@@ -53,8 +54,8 @@ class ReplayEpoch:
 
 
 def continued(committed: OffsetAndMetadata | None) -> ReplayEpoch | None:
-    """Return the replay epoch that a commit continues; None if a new epoch begins. Other tools write metadata, too, so
-    anything but an exact match for this commit's offset is ignored."""
+    """Return the replay epoch that a commit continues; None if a new epoch begins. Other tools also write metadata, so
+    only an exact match with this commit's offset counts."""
     if committed is None:
         return None
     for field in committed.metadata.split(" "):
@@ -67,8 +68,8 @@ def continued(committed: OffsetAndMetadata | None) -> ReplayEpoch | None:
 def carried_on(earlier: str | None, now: str | None) -> str | None:
     """Return the replay epoch for a record's next retry publish.
 
-    `earlier` is the epoch in the record's headers, `now` that of the partition in which it was read. If both exist, the
-    result is a new id, because a replay of a retry topic also makes new retry publishes.
+    `earlier` is the epoch in the record's headers; `now` is the epoch of the partition where the record was read. If
+    both exist, the result is a new id, because a replay of a retry topic also makes new retry publishes.
     """
     if now is None or earlier is None:
         return earlier if now is None else now
@@ -107,13 +108,13 @@ SPRING_CLASS: Final = f"{SPRING_PREFIX}exception-fqcn"
 SPRING_MESSAGE: Final = f"{SPRING_PREFIX}exception-message"
 
 DETAILS: Final = frozenset({ERROR_CLASS, ERROR_CODE, ERROR_MESSAGE, ERROR_STACK, SPRING_CLASS, SPRING_MESSAGE})
-"""Headers whose size depends on the handler. They are left out if the record would be too large for its topic."""
+"""Headers whose size depends on the handler; omitted if the record would otherwise be too large for its topic."""
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
 PARTITION_MAX: Final = 2**31 - 1
 REDRIVES_MAX: Final = 1_000
-"""Maximum number of redrives in a header. A larger number counts as damage, because it must be forged."""
+"""Maximum number of redrives in a header. A larger number must be forged, so it counts as damage."""
 SKEW_MS: Final = 60_000
 """Tolerated clock skew in milliseconds. A time further in the future counts as damage."""
 
@@ -128,7 +129,8 @@ Values = Mapping[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source coordinates of a record. `timestamp` is in milliseconds since the epoch, negative if there is none."""
+    """A record's place in its source topic. `timestamp` is in milliseconds since 1970, negative if the record has
+    none."""
 
     topic: str
     partition: int
@@ -140,8 +142,8 @@ class Origin:
 class RetryHistory:
     """A record's retry history, from its valid headers.
 
-    `attempt` is the number of this delivery, from 0. `policy` is the revision that the record follows, None for the
-    newest. `damaged` is true if any of our headers was invalid.
+    `attempt` is the number of this delivery, from 0. `policy` is the policy revision that applies to the record, None
+    for the newest. `damaged` is true if any of our headers was invalid.
     """
 
     origin: Origin
@@ -192,7 +194,7 @@ def first_history(record: Record) -> RetryHistory:
 
 @dataclass(frozen=True, slots=True)
 class FailedDelivery:
-    """A delivery that failed at `now_ms` (milliseconds since the epoch)."""
+    """A delivery that failed at `now_ms` (milliseconds since 1970)."""
 
     record: Record
     failure: Failure
@@ -237,9 +239,10 @@ def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> He
 def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: bytes) -> HeaderList:
     """Return Spring for Apache Kafka's headers of a dead-lettered record, for user interfaces that need them.
 
-    They are set in the failed topic only, and never read by us. Text is UTF-8. Numbers are big-endian: 4 bytes for the
-    partition, 8 for offset and time. Source: `DeadLetterPublishingRecoverer` and `KafkaHeaders` of spring-kafka 3.
-    Spring's header for the timestamp type is left out, because a record does not contain its own type.
+    These headers are set in the failed topic only, and never read by our code. Strings are UTF-8. Numbers are
+    big-endian: 4 bytes for the partition, 8 for offset and time. Source: `DeadLetterPublishingRecoverer` and
+    `KafkaHeaders` of spring-kafka 3. Spring's header for the timestamp type is omitted, because `Record` has no
+    timestamp type.
     """
     return [
         (f"{SPRING_PREFIX}original-topic", origin.topic.encode()),
@@ -255,8 +258,8 @@ def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: by
 def redriven_headers(
     headers: Headers, history: RetryHistory, *, redrive_id: str, source: str, now_ms: int
 ) -> HeaderList:
-    """Return the headers of a failed record's copy in the redrive topic: attempt 0, one more redrive, the same origin
-    and time of the first failure.
+    """Return the headers of a failed record's copy in the redrive topic: attempt 0, redrive count plus one, same
+    origin, same time of the first failure.
 
     `source` is the record's place in the failed topic (`partition:offset`). Headers of earlier retries are dropped, so
     that the record has all attempts again, under the newest policy.
@@ -272,19 +275,20 @@ def redriven_headers(
     }
     ours = last_values(headers)
     group = ours.get(GROUP)
-    # Headers of the Spring profile are dropped as well if their values are ours.
+    # Headers of the Spring profile are also dropped if their values are ours.
     aliases = spring_aliases(history.origin, *(ours.get(name) or b"" for name in (ERROR_CLASS, ERROR_MESSAGE, GROUP)))
     kept = [header for header in foreign_headers(headers) if header not in aliases]
     return kept + ([(GROUP, group)] if group is not None else []) + _encoded(values)
 
 
 def origin_headers(history: RetryHistory, values: Values) -> HeaderList:
-    """Return headers with a record's origin and with `values`, for a Backfill's outputs."""
+    """Return headers for a Backfill's outputs: the record's origin, and `values`."""
     return _encoded({**_origin(history), **values})
 
 
 def without_details(headers: Headers) -> HeaderList:
-    """Return the headers without the error's class, rule, text and stack, for a record that would be too large."""
+    """Return the headers without the error's class, rule, text and stack, for a record that would otherwise be too
+    large."""
     return [(name, value) for name, value in headers if name not in DETAILS]
 
 
@@ -338,7 +342,7 @@ def _here(record: Record) -> Origin:
 
 
 class _HeaderParser:
-    """Parses one record's `kr-` headers. `damaged` becomes true if one of them is invalid."""
+    """Parses one record's `kr-` headers. `damaged` becomes true if a header is invalid."""
 
     def __init__(self, headers: Headers, now_ms: int) -> None:
         self.values = last_values(headers)

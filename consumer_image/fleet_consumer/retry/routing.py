@@ -1,8 +1,8 @@
 """Destination of a failed record (retry topic, failed topic or none), and the handler's view of records of managed
 topics.
 
-Targets come from the policy and the group, never from a record's headers. Pure: the worker writes the record, and
-commits its offset only after the acknowledgement.
+Target topics come from the policy and the group, never from a record's headers. No I/O: the worker writes the record,
+and commits its offset only after the acknowledgement.
 """
 
 import dataclasses
@@ -27,7 +27,8 @@ from fleet_consumer.retry.headers import (
 
 @dataclass(slots=True)
 class RetriedRecord(Record):
-    """A `Record` with its origin's coordinates. `delivery` says where it was read, `history` is its retry history.
+    """A `Record` with its origin's topic, partition and offset. `delivery` says where the record was read; `history` is
+    its retry history.
 
     Handlers get the same coordinates, timestamp, key, value and headers in every delivery, so that idempotency keys,
     event times and forwarded headers stay valid.
@@ -45,10 +46,9 @@ class SourceRecord(Record):
 
 
 def retried(record: Record, history: RetryHistory) -> RetriedRecord:
-    """Return the record for the handler, made from a record of a managed topic.
+    """Convert a record of a managed topic to the record for the handler.
 
-    `leader_epoch` stays that of the managed topic's partition, because it belongs to the offset that is committed
-    there.
+    `leader_epoch` remains the epoch in the managed topic's partition, because offsets are committed in that partition.
     """
     origin = history.origin
     return RetriedRecord(
@@ -72,7 +72,7 @@ def history_of(record: Record) -> RetryHistory:
 
 
 def with_history(record: Record, history: RetryHistory) -> Record:
-    """Return the record with another retry history. The record's class may change, so a handler must not get it."""
+    """Return the record with another retry history. Handlers must not get this record, because its class may differ."""
     if isinstance(record, (RetriedRecord, SourceRecord)):
         return dataclasses.replace(record, history=history)
     values = (getattr(record, each.name) for each in dataclasses.fields(Record))
@@ -81,7 +81,7 @@ def with_history(record: Record, history: RetryHistory) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class ToRetry:
-    """The record is written to `topic` for attempt `attempt`. `failure` is used if it cannot be written there."""
+    """The record is written to `topic` for attempt `attempt`. `failure` is used if the write to this topic fails."""
 
     topic: str
     delay_s: int
@@ -100,11 +100,10 @@ class ToFailed:
 def route(
     record: Record, verdict: Retry | Failure | Drop, policy: Policy | None, *, group_id: str, now_ms: int
 ) -> ToRetry | ToFailed | Drop:
-    """Route a record that failed at `now_ms` by the policy revision that it follows. Without a policy it is not
-    retried.
+    """Route a record that failed at `now_ms` by its policy revision. Without a policy the record is not retried.
 
     Attempt k is the k-th delivery after the first. After the failure of attempt k, the record waits for delay k of the
-    sequence (counted from 0). If the sequence has no such delay, or the record's total time is over, the record is
+    sequence (counted from 0). If the sequence has no delay k, or the record's total time has passed, the record is
     exhausted.
     """
     history = history_of(record)
@@ -124,8 +123,8 @@ def route(
 def next_delay(policy: Policy, history: RetryHistory, after_s: float | None, now_ms: int) -> int | None:
     """Return the record's next delay in seconds; None if it is exhausted.
 
-    A delay that the handler requested is rounded up to a delay of the sequence, or down to its longest delay. It uses
-    up an attempt as well.
+    A delay that the handler requested is rounded up to a delay of the sequence, or down to its longest delay. Such a
+    retry uses up an attempt as well.
     """
     if history.attempt >= len(policy.sequence) or _out_of_time(policy, history, now_ms):
         return None
@@ -135,7 +134,8 @@ def next_delay(policy: Policy, history: RetryHistory, after_s: float | None, now
 
 
 def _out_of_time(policy: Policy, history: RetryHistory, now_ms: int) -> bool:
-    """Return True if the total time is over. A redrive restarts it; otherwise old records could not be redriven."""
+    """Return True if the record's total time has passed. A redrive restarts the total time; otherwise old records could
+    not be redriven."""
     if policy.max_total_s is None:
         return False
     began = max(history.first_failed_at if history.first_failed_at is not None else now_ms, history.redriven_at or 0)

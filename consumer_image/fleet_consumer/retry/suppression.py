@@ -1,11 +1,11 @@
 """Suppression of duplicate retry publishes: each attempt of a record is handled once per partition of a retry topic.
 
-If a worker dies after a retry publish was acknowledged and before its commit, its successor writes the same publish
-again, and both copies would run through all remaining attempts. The copies have the same identity and are in the same
-partition. So the reader of that partition remembers identities and skips a copy at a larger offset.
+If a worker dies between the acknowledgement of a retry publish and its own commit, its successor repeats the publish.
+Both copies would run through all remaining attempts. The copies have the same identity and are in the same partition.
+So the reader of this partition remembers identities and skips a copy at a larger offset.
 
-The memory is a window. At a new assignment it is filled with the records just before the committed offset. Pure, not
-thread-safe.
+It remembers a window of records. After an assignment, the window is filled with the records just before the committed
+offset. No I/O. Not thread-safe.
 
 Decision: docs/decisions/0013-retry-identity.md.
 """
@@ -17,20 +17,21 @@ from typing import Final, NamedTuple
 from fleet_consumer.retry.headers import Origin, RetryHistory
 
 REBUILD_RECORDS: Final = 1_000
-"""Number of offsets before the committed one that are read again after an assignment, in a fraction of a second."""
+"""Number of offsets before the committed offset that are read again after an assignment; takes a fraction of a
+second."""
 
 WINDOW_RECORDS: Final = 10_000
-"""Number of records remembered per partition, about 4 MiB. The window must be this large because a successor repeats
-publishes only after the dead worker's session timeout, and other workers write to the partition in between."""
+"""Number of records remembered per partition, about 4 MiB. The window must be this large: a successor repeats publishes
+only after the dead worker's session timeout, and until then other workers write to the partition."""
 
 
 class RecordIdentity(NamedTuple):
     """The identity that the copies of one retry publish share.
 
-    It includes a digest of key and value because headers can be forged: a record that claims the origin and attempt of
-    another record must not suppress that record. It includes the replay epoch because a failure after an offset reset
-    is not a copy (`retry.headers.ReplayEpoch`). `attempt` is not clamped, because clamping would make two attempts look
-    the same.
+    The identity includes a digest of key and value because headers can be forged: a record that claims another record's
+    origin and attempt must not suppress that other record. It includes the replay epoch because a failure after an
+    offset reset is not a copy (`retry.headers.ReplayEpoch`). `attempt` is not clamped, because clamping would make two
+    attempts look the same.
     """
 
     origin: Origin
@@ -59,8 +60,8 @@ class Window:
         self._order: deque[RecordIdentity] = deque()
 
     def duplicate(self, identity: RecordIdentity, offset: int) -> bool:
-        """Remember the record at `offset`. Returns True if a copy of it was seen at a smaller offset. The same record,
-        read again after a pause of its partition, is not a copy."""
+        """Remember the record at `offset`. Returns True if a copy of the record was seen at a smaller offset. The same
+        record, read again after a pause of its partition, is not a copy."""
         first = self._first_seen.get(identity)
         if first is not None and first <= offset:
             return first < offset

@@ -1,9 +1,9 @@
-"""Requests that administer topics and settings.
+"""Requests for the administration of topics and settings.
 
 CreateTopics (key 19): creates topics, or only validates the request. DeleteTopics (20): deletes topics by name; from
-version 6 on also by id. CreatePartitions (37): increases the number of partitions of topics, which cannot decrease.
-DescribeConfigs (32): settings of brokers and topics, with the source of each value. IncrementalAlterConfigs (44):
-changes some settings of a resource and leaves the others (KIP-339).
+version 6 on also by id. CreatePartitions (37): increases the number of partitions of topics; a decrease is impossible.
+DescribeConfigs (32): returns settings of brokers and topics, with the source of each value. IncrementalAlterConfigs
+(44): changes individual settings of a resource; other settings are unchanged (KIP-339).
 """
 
 from collections.abc import Mapping
@@ -83,7 +83,7 @@ class CreateTopicsRequest(Request[CreateTopicsResponse]):
 
 
 class DeletableTopicResult(Structure):
-    """A topic's result; `name` is None if the request had only an unknown id."""
+    """The result for one topic. `name` is None if the request identified the topic by an unknown id."""
 
     name: str | None = string(nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID, ignorable=True)
@@ -97,14 +97,14 @@ class DeleteTopicsResponse(Response, api_key=20, versions=(1, 6), flexible_from=
 
 
 class DeleteTopicState(Structure):
-    """A topic to delete, in requests from version 6 on: either its name, or its id with None as the name."""
+    """A topic to delete, from version 6 on: either its name, or its id with `name` None."""
 
     name: str | None = string(since=6, default=None, nullable_since=6)
     topic_id: UUID = uuid(since=6, default=ZERO_UUID)
 
 
 class DeleteTopicsRequest(Request[DeleteTopicsResponse]):
-    """Versions up to 5 use `topic_names`; versions from 6 on use `topics` (all brokers since Kafka 2.8)."""
+    """Versions up to 5 use `topic_names`; versions from 6 on (Kafka 2.8) use `topics`."""
 
     topics: tuple[DeleteTopicState, ...] = array(DeleteTopicState, since=6, default=())
     topic_names: tuple[str, ...] = array(STRING, until=5, default=(), ignorable=True)
@@ -160,7 +160,7 @@ class DescribeConfigsSynonym(Structure):
 
 
 class DescribeConfigsResourceResult(Structure):
-    """A setting; `value` is None if it is sensitive."""
+    """One setting of a resource; `value` is None for a sensitive setting."""
 
     name: str = string()
     value: str | None = string(nullable_since=0)
@@ -186,7 +186,7 @@ class DescribeConfigsResponse(Response, api_key=32, versions=(1, 4), flexible_fr
 
 
 class DescribeConfigsResource(Structure):
-    """A resource. If `configuration_keys` is None, all settings of the resource are requested."""
+    """A resource to describe. If `configuration_keys` is None, all its settings are requested."""
 
     resource_type: int = int8()
     resource_name: str = string()
@@ -201,7 +201,7 @@ class DescribeConfigsRequest(Request[DescribeConfigsResponse]):
 
 SET: Final = 0
 DELETE: Final = 1
-"""Values of `config_operation` (Kafka's AlterConfigOp.OpType). Those for list settings are left out."""
+"""Values of `config_operation` (Kafka's AlterConfigOp.OpType), without the operations for list settings."""
 
 
 class AlterConfigsResourceResponse(Structure):
@@ -240,7 +240,7 @@ class IncrementalAlterConfigsRequest(Request[IncrementalAlterConfigsResponse]):
 
 
 def set_topics(settings: Mapping[str, Mapping[str, str]]) -> IncrementalAlterConfigsRequest:
-    """Build the request that sets topic settings; `settings` has the values, keyed by topic and setting."""
+    """Build the request that changes topic settings. `settings` has the new values, keyed by topic, then by setting."""
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(

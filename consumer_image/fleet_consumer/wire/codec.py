@@ -1,7 +1,7 @@
 """Readers and writers of declared messages, compiled once per class and version.
 
-Adjacent numbers share one `struct` call, which gives most of the speed. Unknown tagged fields are skipped, so that
-responses of newer brokers can be read (KIP-482); any other trailing bytes are an error.
+Adjacent number fields share one `struct` call, which gives most of the speed. Unknown tagged fields are skipped, so
+that responses of newer brokers can be read (KIP-482); any other trailing bytes are an error.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ WriteStep = Callable[[bytearray, Any], None]
 
 
 def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> tuple[Any, int]:
-    """Read one structure from the start of `data`. Returns it and the next position. `units` limits the elements of all
-    its arrays together (`primitives.allowance`). Raises only MalformedMessage."""
+    """Read one structure from the start of `data`. Returns the structure and the next position. `units` limits the
+    elements of all its arrays together (`primitives.allowance`). Raises only MalformedMessage."""
     try:
         with primitives.allowance(units):
             return structure_reader(cls, version, flexible)(data, 0)
@@ -185,8 +185,8 @@ def _field_write_step(name: str, write: Writer) -> WriteStep:
 
 
 def _refuse_step(name: str, default: Any, spec: FieldSpec) -> WriteStep:
-    """Return a step that refuses a value which this version cannot carry. If the value were dropped instead, a static
-    member, for example, would become a dynamic member."""
+    """Return a step that refuses a value which this version cannot carry. Dropping the value would change the meaning:
+    for example, a static member would become a dynamic member."""
     if default is dataclasses.MISSING:
         raise TypeError(f"field {name} is not in every version, so it needs a default")
     get = attrgetter(name)

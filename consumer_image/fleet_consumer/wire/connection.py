@@ -1,13 +1,13 @@
 """Message headers, and the requests that are sent when a connection opens.
 
 A header's form depends on whether the message is flexible (KIP-482), with two exceptions. The client id always has the
-old string encoding. An ApiVersions response always has the old header, because it is read before the broker's versions
-are known.
+old string encoding. An ApiVersions response always has the old header, because the client does not know the broker's
+versions yet.
 
-ApiVersions (key 18): the APIs and versions of a broker; the first request on every connection. A broker that does not
-know the requested version answers in version 0 with UNSUPPORTED_VERSION (KIP-511). SaslHandshake (17): chooses a SASL
-mechanism; version 1 announces that SaslAuthenticate requests follow. SaslAuthenticate (36, KIP-152): one step of a SASL
-exchange, from version 1 on with the session's lifetime (KIP-368).
+ApiVersions (key 18): returns a broker's APIs and their versions; the first request on every connection. A broker that
+does not support the request's version answers in version 0 with UNSUPPORTED_VERSION (KIP-511). SaslHandshake (17):
+chooses a SASL mechanism; version 1 announces that SaslAuthenticate requests follow. SaslAuthenticate (36, KIP-152): one
+step of a SASL exchange, from version 1 on with the session's lifetime (KIP-368).
 """
 
 import struct
@@ -56,7 +56,7 @@ class ApiVersionsResponse(Response, api_key=18, versions=(0, 4), flexible_from=3
 
 
 class ApiVersionsRequest(Request[ApiVersionsResponse]):
-    """Requests the supported APIs; brokers count clients by software name and version (KIP-511)."""
+    """Requests the supported APIs. Brokers publish metrics by client software name and version (KIP-511)."""
 
     client_software_name: str = string(since=3, default="", ignorable=True)
     client_software_version: str = string(since=3, default="", ignorable=True)
@@ -69,7 +69,8 @@ class ApiVersionsRequest(Request[ApiVersionsResponse]):
 
 
 class SaslHandshakeResponse(Response, api_key=17, versions=(0, 1), bytes_max=64 * 1024):
-    """`mechanisms` are those that the broker supports; they are also listed with UNSUPPORTED_SASL_MECHANISM."""
+    """`mechanisms` are the mechanisms that the broker supports, listed even with the error
+    UNSUPPORTED_SASL_MECHANISM."""
 
     error_code: int = int16()
     mechanisms: tuple[str, ...] = array(STRING)
@@ -116,11 +117,12 @@ def encode_request(request: Request[Any], version: int, correlation_id: int, cli
 
 
 def decode_response_header(data: bytes, response: type[Response], version: int) -> tuple[int, int]:
-    """Decode a response header. Returns the correlation id and the position of the body. Raises MalformedMessage."""
+    """Decode a response header. Returns the correlation id and the position where the body begins. Raises
+    MalformedMessage."""
     try:
         correlation_id, pos = _CORRELATION.unpack_from(data)[0], _CORRELATION.size
         if response.is_flexible(version) and response is not ApiVersionsResponse:
-            pos = primitives.read_tags(data, pos, {}, {})  # headers have no tagged fields that we use
+            pos = primitives.read_tags(data, pos, {}, {})  # no tagged field of a header is used
     except (IndexError, struct.error) as error:
         raise MalformedMessage(f"response header in {len(data)} bytes: {error}") from error
     return correlation_id, pos

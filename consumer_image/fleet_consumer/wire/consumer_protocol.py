@@ -1,7 +1,8 @@
 """Subscriptions and assignments of protocol type "consumer": the blobs in JoinGroup and SyncGroup.
 
-Brokers do not read these blobs, but members that use other libraries do. A blob starts with its version. Kafka's
-`ConsumerProtocol` reads a newer version as the newest version that it knows, and treats trailing bytes as extensions.
+Brokers do not read these blobs, but group members with other client libraries do. A blob starts with its version. Like
+Kafka's `ConsumerProtocol`, a reader treats a newer version as the newest version that it knows, and trailing bytes as
+extensions.
 """
 
 import struct
@@ -23,7 +24,8 @@ class ConsumerProtocolTopicPartitions(Structure):
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, 3)):
-    """A member's topics and owned partitions; `generation_id` is the generation that assigned `owned_partitions`."""
+    """A member's topics and owned partitions. `generation_id` is the generation in which `owned_partitions` were
+    assigned."""
 
     topics: tuple[str, ...] = array(STRING)
     user_data: bytes | None = blob(default=None, nullable_since=0)

@@ -1,6 +1,6 @@
 """Kafka's error codes, and the errors of encoding and decoding.
 
-Messages keep plain numbers, since a newer broker may send a code that is not in this table; `describe` and
+Messages keep plain numbers, because a newer broker may send a code that is not in `ErrorCode`; `describe` and
 `is_retriable` accept any number. Names and retriable flags are those of Kafka's `Errors` and its exception classes.
 
 The codec raises only MalformedMessage and UnencodableMessage, so callers need not know about `struct` or UTF-8.
@@ -201,8 +201,8 @@ def is_retriable(code: int) -> bool:
 
 
 class KafkaError(Exception):
-    """An error code from a broker, which may be any number. `message` is the broker's message, if it sent one.
-    `subject` names the object that the error concerns, such as "group 'flights'"."""
+    """An error code from a broker; the code may be any number. `message` is the broker's message, if the broker sent
+    one. `subject` names the object that the error concerns, such as "group 'flights'"."""
 
     def __init__(self, code: int, subject: str, message: str | None = None) -> None:
         super().__init__(f"{subject}: {describe(code)}" + (f": {message}" if message else ""))
@@ -216,7 +216,7 @@ class KafkaError(Exception):
 
 
 class MalformedMessage(Exception):
-    """A peer sent bytes that are not a valid message of the expected type and version."""
+    """The bytes sent by a peer are not a valid message of the expected type and version."""
 
 
 class UnencodableMessage(Exception):

@@ -1,12 +1,12 @@
 """Requests of consumer groups: coordinator, membership and administration.
 
-FindCoordinator (key 10): finds a group's coordinator; from version 4 on, those of many groups at once (KIP-699).
-JoinGroup (11): joins a group, or the group's next rebalance; the broker answers once all members have joined. SyncGroup
-(14): the leader sends the assignment, and each member receives its own part. Heartbeat (12): keeps a session alive; the
-response announces rebalances. LeaveGroup (13): removes a member; from version 3 on several members, also by instance id
-(KIP-345). DescribeGroups (15): state, members and assignment of groups of the classic protocol. ListGroups (16): the
-groups that one broker coordinates. DeleteGroups (42): deletes empty groups with their committed offsets; the request
-goes to the groups' coordinator.
+FindCoordinator (key 10): returns a group's coordinator; from version 4 on, the coordinators of several groups
+(KIP-699). JoinGroup (11): joins a group, or the group's next rebalance; the broker answers once all members have
+joined. SyncGroup (14): the leader sends the assignment, and each member receives its own part. Heartbeat (12): keeps a
+session alive; the response announces rebalances. LeaveGroup (13): removes a member; from version 3 on, several members,
+also by instance id (KIP-345). DescribeGroups (15): returns state, members and assignment of groups of the classic
+protocol. ListGroups (16): returns the groups that one broker coordinates. DeleteGroups (42): deletes empty groups with
+their committed offsets; the request goes to the groups' coordinator.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ GROUP_KEY_TYPE: Final = 0
 
 
 class FindCoordinatorResponseCoordinator(Structure):
-    """A key's coordinator, or an error code."""
+    """The coordinator of one key (group id), or an error code."""
 
     key: str = string()
     node_id: int = int32()
@@ -44,7 +44,8 @@ class FindCoordinatorResponse(Response, api_key=10, versions=(0, 6), flexible_fr
 
 
 class FindCoordinatorRequest(Request[FindCoordinatorResponse]):
-    """Versions up to 3 use `key`, later ones `coordinator_keys`. `key_type` is 0 for groups, 1 for transactions."""
+    """Versions up to 3 use `key`; versions from 4 on use `coordinator_keys`. `key_type` is 0 for groups, 1 for
+    transactions."""
 
     key: str = string(until=3, default="")
     key_type: int = int8(since=1, default=0)
@@ -59,7 +60,7 @@ class JoinGroupResponseMember(Structure):
 
 class JoinGroupResponse(Response, api_key=11, versions=(0, 9), flexible_from=6, bytes_max=64 * 1024 * 1024):
     """The new generation; only the leader receives `members`. `skip_assignment` is True if the leader is a static
-    member that has returned; the previous assignment then stays valid (KIP-814)."""
+    member that has restarted; the previous assignment then stays valid (KIP-814)."""
 
     throttle_time_ms: int = int32(since=2, default=0, ignorable=True)
     error_code: int = int16()
@@ -80,7 +81,8 @@ class JoinGroupRequestProtocol(Structure):
 
 
 class JoinGroupRequest(Request[JoinGroupResponse]):
-    """A member's request with its protocols in order of preference. `reason` is for the broker's log (KIP-800)."""
+    """A member's request to join, with its protocols in order of preference. `reason` is for the broker's log
+    (KIP-800)."""
 
     group_id: str = string()
     session_timeout_ms: int = int32()
@@ -138,7 +140,7 @@ class LeaveGroupResponseMember(Structure):
 
 
 class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4, bytes_max=1024 * 1024):
-    """`error_code` is for the whole request; each of the `members` has its own error code."""
+    """`error_code` concerns the whole request; each entry of `members` has its own error code."""
 
     throttle_time_ms: int = int32(since=1, default=0, ignorable=True)
     error_code: int = int16()
@@ -146,7 +148,7 @@ class LeaveGroupResponse(Response, api_key=13, versions=(0, 5), flexible_from=4,
 
 
 class LeaveGroupRequestMember(Structure):
-    """A member by id, or a static member by instance id with an empty `member_id`."""
+    """A member identified by member id, or a static member identified by instance id, with an empty `member_id`."""
 
     member_id: str = string()
     group_instance_id: str | None = string(default=None, nullable_since=0)
@@ -173,7 +175,8 @@ class DescribedGroupMember(Structure):
 
 
 class DescribedGroup(Structure):
-    """A group. An unknown group is Dead and has no error, except in version 6 of DescribeGroups, which is not used."""
+    """One group. An unknown group has state Dead and no error. (Version 6 of DescribeGroups, which reports an error, is
+    not used.)"""
 
     error_code: int = int16()
     group_id: str = string()
@@ -197,7 +200,7 @@ class DescribeGroupsRequest(Request[DescribeGroupsResponse]):
 
 
 class ListedGroup(Structure):
-    """A group. `group_state` and `group_type` are empty if the version lacks these fields."""
+    """One group. `group_state` and `group_type` are empty if the version lacks these fields."""
 
     group_id: str = string()
     protocol_type: str = string()
@@ -219,7 +222,7 @@ class ListGroupsRequest(Request[ListGroupsResponse]):
 
 
 class DeletableGroupResult(Structure):
-    """A group's result: NON_EMPTY_GROUP if the group still has members."""
+    """The result for one group: NON_EMPTY_GROUP if the group still has members."""
 
     group_id: str = string()
     error_code: int = int16()

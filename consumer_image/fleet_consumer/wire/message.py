@@ -1,6 +1,6 @@
 """Base classes of requests and responses: API key, versions, encoding and decoding.
 
-Both directions are supported, because tests script the broker's side.
+Requests and responses can be encoded and decoded, because tests play the broker's part.
 """
 
 from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -10,12 +10,12 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.schema import Structure
 
 BYTES_PER_UNIT = 4
-"""A message's size limit in bytes, divided by this, is the number of units that its array elements may cost. A number
-costs one unit; any other element, such as a partition, topic or member, costs four (`primitives.STRUCTURE_COST`)."""
+"""A message's array elements may cost one unit per BYTES_PER_UNIT bytes of the message's size limit. A number costs one
+unit; any other element, such as a partition, topic or member, costs four (`primitives.STRUCTURE_COST`)."""
 
 
 class Message(Structure):
-    """A top-level structure with its own versions, which the class statement declares as Kafka's schemas do."""
+    """A top-level structure with its own versions. The class statement declares the versions as in Kafka's schemas."""
 
     __slots__ = ()
 
@@ -40,7 +40,8 @@ class Message(Structure):
         bytes_max: int | None = None,
     ) -> None:
         super().__init_subclass__()
-        # A class with slots is created twice. The second class gets no arguments, and keeps the constants of the first.
+        # `dataclass` creates a class with slots twice. The second class gets no arguments, and keeps the constants of
+        # the first.
         if api_key is not None:
             cls.API_KEY = api_key
         if versions is not None:
@@ -91,8 +92,8 @@ ResponseT_co = TypeVar("ResponseT_co", bound=Response, covariant=True)
 
 
 class Request(Message, Generic[ResponseT_co]):
-    """A client's request. `ResponseT_co`, also the attribute `RESPONSE`, is the class of its response, which declares
-    the key, versions and encoding of both."""
+    """A client's request. `ResponseT_co`, also the attribute `RESPONSE`, is the class of its response. The response
+    class declares the key, versions and encoding of request and response."""
 
     __slots__ = ()
 

@@ -4,7 +4,7 @@ OffsetCommit (key 8) stores offsets. It identifies topics by name up to version 
 (KIP-848, Kafka 4.1). If a topic was recreated with the same name, the broker refuses a commit by the old id with
 UNKNOWN_TOPIC_ID.
 
-OffsetFetch (9) reads offsets; from version 8 on, those of many groups at once (KIP-709). If `topics` is None, all
+OffsetFetch (9) reads offsets; from version 8 on, the offsets of several groups (KIP-709). If `topics` is None, all
 topics with committed offsets are requested.
 """
 
@@ -24,7 +24,7 @@ class OffsetCommitResponsePartition(Structure):
 
 
 class OffsetCommitResponseTopic(Structure):
-    """The results for a topic, which has the name or the id of the request."""
+    """The results for one topic, identified by name or id as in the request."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -46,7 +46,7 @@ class OffsetCommitRequestPartition(Structure):
 
 
 class OffsetCommitRequestTopic(Structure):
-    """A topic's offsets. If both name and id are set, the request can be sent in every version."""
+    """The offsets to commit for one topic. If both name and id are set, the request can be sent in every version."""
 
     name: str = string(until=LAST_BY_NAME, default="", ignorable=True)
     topic_id: UUID = uuid(since=LAST_BY_NAME + 1, default=ZERO_UUID, ignorable=True)
@@ -54,7 +54,8 @@ class OffsetCommitRequestTopic(Structure):
 
 
 class OffsetCommitRequest(Request[OffsetCommitResponse]):
-    """A commit of a member or, with generation -1, an administrative commit, which requires an empty group."""
+    """A commit by a group member or, with generation -1, an administrative commit, which requires a group without
+    members."""
 
     group_id: str = string()
     generation_id_or_member_epoch: int = int32(default=-1)

@@ -1,7 +1,7 @@
 """Kafka's variable-length primitives, in the old and in the flexible encoding (KIP-482).
 
 Readers map `(data, position)` to `(value, next position)`; writers append to a bytearray. A reader raises
-MalformedMessage or, at the end of the data, IndexError or struct.error, which `codec` converts to MalformedMessage. No
+MalformedMessage or, if the data ends early, IndexError or struct.error, which `codec` converts to MalformedMessage. No
 reader allocates more memory than its data can fill.
 """
 
@@ -16,7 +16,7 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 Reader = Callable[[bytes, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 BodyReader = Callable[[bytes, int, int], tuple[Any, int]]
-"""Reads a value from `(data, position, length)`, after its length has been read."""
+"""Reads a value of known length from `(data, position, length)`."""
 LengthWriter = Callable[[bytearray, int], None]
 BodyWriter = Callable[[bytearray, Any, LengthWriter], None]
 
@@ -27,7 +27,7 @@ TAGGED_FIELDS_MAX: Final = 10_000
 """Maximum number of tagged fields in one structure, as in brokers since Kafka 4.4."""
 
 STRUCTURE_COST: Final = 4
-"""Number of units that an array element other than a number takes from the message's `allowance`."""
+"""Cost of an array element other than a number, in units of the message's `allowance`."""
 
 STRING_BYTES_MAX: Final = 0x7FFF
 """Maximum length of a string. The old encoding has int16 lengths, and Kafka kept the limit in the flexible encoding."""
@@ -172,7 +172,8 @@ def array_reader(read_item: Reader) -> BodyReader:
 
 
 def number_array_reader(code: str) -> BodyReader:
-    """Return an `array_reader` for numbers with this struct `code`, all read in one call: a million in milliseconds."""
+    """Return an `array_reader` for numbers with this struct `code`. One call reads all numbers: a million in
+    milliseconds."""
     width = struct.calcsize(f">{code}")
 
     def read(data: bytes, pos: int, count: int) -> tuple[tuple[Any, ...], int]:

@@ -2,7 +2,8 @@
 
 A declaration follows Kafka's message schema (clients/src/main/resources/common/message): the same field order, names in
 snake case, and the same version ranges, defaults, tags and "ignorable" flags. `codec` compiles it into readers and
-writers. A field that some versions lack needs a default, which is the field's value when such a version is read.
+writers. A field that some versions lack needs a default, which becomes the field's value when one of these versions is
+read.
 """
 
 import dataclasses
@@ -39,8 +40,9 @@ class FieldSpec:
     """The rules of one field.
 
     It exists in versions `since` to `until` (None: the last version), and may be null from version `nullable_since` on
-    (None: never). A field with a `tag` is in the tagged section, but only if its value differs from its default. If a
-    version lacks an `ignorable` field, the field is omitted silently; any other field must then have its default value.
+    (None: never). A field with a `tag` is in the tagged section, but only if its value differs from its default. A
+    version that lacks an `ignorable` field omits the field silently. If a version lacks any other field, the field must
+    have its default value.
     """
 
     kind: Kind
@@ -61,7 +63,7 @@ def _field(kind: Kind, default: Any = dataclasses.MISSING, **rules: Any) -> Any:
     return dataclasses.field(default=default, metadata={METADATA_KEY: FieldSpec(kind, **rules)})
 
 
-# Field functions, which take `default` and the rules of FieldSpec.
+# Field functions; their parameters are `default` and the rules of FieldSpec.
 int8: Final = partial(_field, INT8)
 int16: Final = partial(_field, INT16)
 int32: Final = partial(_field, INT32)

@@ -1,15 +1,15 @@
 """Requests about topics, their partitions and logs.
 
-Metadata (key 3): the brokers, and topics with their partitions. If `topics` is None, all topics are requested. An
-empty `topics` requests none, from version 1 on.
+Metadata (key 3): returns the brokers, and topics with their partitions. If `topics` is None, all topics are requested.
+From version 1 on, an empty `topics` requests no topics.
 
-ListOffsets (2): a partition's log start offset or log end offset, or the offset of the first record at or after a
-timestamp. Versions from 9 on only add special timestamps for tiered storage and a timeout for remote lookups.
+ListOffsets (2): returns a partition's log start offset or log end offset, or the offset of the first record at or after
+a timestamp. Versions from 9 on only add special timestamps for tiered storage and a timeout for remote lookups.
 
-OffsetForLeaderEpoch (23): the end of a leader epoch in a partition's log (KIP-320). A consumer whose offset is beyond
-the end of its epoch has read records that are no longer in the log.
+OffsetForLeaderEpoch (23): returns the end offset of a leader epoch in a partition's log (KIP-320). A consumer whose
+offset is beyond this end offset has read records that are no longer in the log.
 
-Fetch (1): the bytes of a partition's log. It is used only to examine unreadable logs; librdkafka reads the records.
+Fetch (1): returns bytes of a partition's log. Used only to examine unreadable logs; librdkafka reads the records.
 Versions before 10 cannot fetch zstd; later versions only add racks and topic ids.
 """
 
@@ -82,7 +82,7 @@ class MetadataRequestTopic(Structure):
 
 
 class MetadataRequest(Request[MetadataResponse]):
-    """Requests the brokers, and topics by name or, from version 12 on, by id."""
+    """Requests the brokers, and the given topics by name or, from version 12 on, by id."""
 
     topics: tuple[MetadataRequestTopic, ...] | None = array(MetadataRequestTopic, nullable_since=1)
     allow_auto_topic_creation: bool = boolean(since=4, default=True)
@@ -130,7 +130,7 @@ class ListOffsetsTopic(Structure):
 
 
 class ListOffsetsRequest(Request[ListOffsetsResponse]):
-    """`replica_id` is -1 for a client. An `isolation_level` of 1 requests the last stable offset as the end."""
+    """`replica_id` is -1 for a client. With an `isolation_level` of 1, LATEST returns the last stable offset."""
 
     replica_id: int = int32()
     isolation_level: int = int8(since=2, default=0)
@@ -138,7 +138,7 @@ class ListOffsetsRequest(Request[ListOffsetsResponse]):
 
 
 class EpochEndOffset(Structure):
-    """The largest epoch up to the requested epoch, and its end offset; both are -1 if the log has no such epoch."""
+    """The largest epoch not above the requested epoch, and its end offset; both are -1 if the log has no such epoch."""
 
     error_code: int = int16()
     partition: int = int32()
@@ -157,7 +157,7 @@ class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexib
 
 
 class OffsetForLeaderPartition(Structure):
-    """The leader refuses a `current_leader_epoch` that is neither -1 nor its own epoch."""
+    """The leader refuses the request if `current_leader_epoch` is neither -1 nor the leader's own epoch."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1, ignorable=True)
@@ -182,8 +182,8 @@ class AbortedTransaction(Structure):
 
 
 class FetchablePartitionResponse(Structure):
-    """`records` has whole batches, and possibly the beginning of one more. The first batch contains the requested
-    offset or, if no batch contains it, comes next after it."""
+    """`records` has whole batches, possibly followed by the beginning of another batch. The first batch contains the
+    requested offset or, if no batch contains this offset, is the next batch after it."""
 
     partition_index: int = int32()
     error_code: int = int16()
@@ -225,7 +225,7 @@ class ForgottenTopic(Structure):
 
 
 class FetchRequest(Request[FetchResponse]):
-    """`replica_id` is -1 for a consumer. If `session_epoch` is -1, no fetch session is requested."""
+    """`replica_id` is -1 for a consumer. A `session_epoch` of -1 requests no fetch session."""
 
     replica_id: int = int32(default=-1)
     max_wait_ms: int = int32()

@@ -1,1 +1,1 @@
-"""The process in a worker pod: settings, consume loop, draining, health, metrics and the pre-flight check."""
+"""The worker process of a fleet's pod: settings, consume loop, draining, health, metrics, pre-flight check."""

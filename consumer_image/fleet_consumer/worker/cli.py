@@ -1,7 +1,7 @@
 """`fleet-consumer`: the command in a worker's container.
 
-Heavy modules are imported after the arguments are parsed, so that `--help` and errors in the arguments are printed at
-once.
+Slow modules are imported only after the arguments are parsed, so `--help` and argument errors are printed without
+delay.
 """
 
 import argparse
@@ -16,19 +16,22 @@ from fleet_consumer.worker.commands.options import parser as command_line
 from fleet_consumer.worker.config.role import Role
 
 READ_ONLY_COMMANDS: Final = ("failed", "offsets")
-"""Commands that only print. They exit with code 0 even if the reader of their output closes the pipe."""
+"""Commands that only print. Their exit code is 0 even if the reader of their output closes the pipe."""
 APPLICATION_COMMANDS: Final = ("run", "check")
-"""Commands that import the application's code, which may start threads."""
+"""Commands that import the application's code. Threads of this code could keep the process alive at exit."""
 EXIT_FAILED: Final = 1
 """The Python interpreter's exit code after an uncaught exception."""
 BY_HAND: Final = ("failed", "redrive", "reset", "skip")
-"""Commands that an engineer runs. Each has a module of the same name, and all report errors in the same way."""
+"""Commands for engineers. Each has a module of the same name, and all of them report errors in the same way."""
 PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code. If `arguments` is None, as in the installed program, a command in
-    `APPLICATION_COMMANDS` ends the process within a bounded time."""
+    """Run the command and return its exit code.
+
+    `arguments` is None in the installed program. A command in `APPLICATION_COMMANDS` then ends the process within a
+    bounded time.
+    """
     parser = command_line()
     options = parser.parse_args(arguments)
     code = EXIT_FAILED
@@ -49,7 +52,7 @@ def _outcome(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader closed the pipe. At exit the interpreter must not flush the rest of the output to the closed pipe.
+        # The reader closed the pipe. The interpreter flushes stdout at exit, which must not fail on the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK if options.command in READ_ONLY_COMMANDS else EXIT_SURROUNDINGS
     except ModuleNotFoundError as missing:

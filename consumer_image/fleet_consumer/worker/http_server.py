@@ -1,7 +1,7 @@
 """The worker's HTTP port: read-only pages for probes, Prometheus and the operator, rendered on request.
 
-One thread accepts connections, and each request has its own thread. All are daemon threads, so that they never delay
-the worker's exit. Only GET is served.
+One thread accepts connections, and each connection has its own thread. All of them are daemon threads, so they never
+delay the worker's exit. Only GET is supported.
 """
 
 import errno
@@ -21,7 +21,7 @@ LOG = logging.getLogger("fleet_consumer.http")
 TEXT: Final = "text/plain; charset=utf-8"
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Longest time in seconds that a silent client occupies a thread."""
+"""Seconds after which the connection of a silent client is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Page:
 
 
 def text_page(ok: bool, text: str) -> Page:
-    """Return a page for probes: status 200 if `ok`, otherwise 503, with one line of text."""
+    """Return a page with one line of text for probes. The status is 200 if `ok`, otherwise 503."""
     return Page(200 if ok else 503, TEXT, f"{text}\n".encode())
 
 
@@ -44,12 +44,11 @@ UNAUTHORIZED: Final = Page(401, TEXT, b"this page requires the pod's uid as a be
 
 
 class HttpServer:
-    """Serves `pages` (functions, keyed by path). The constructor binds the port, or raises OSError, and starts no
-    thread.
+    """Serves `pages`, which maps each path to a function. The constructor binds the port but starts no thread.
 
-    With an empty `host` the server listens on all addresses, IPv6 and IPv4, because kubelets of dual-stack and IPv6
-    clusters probe over IPv6. With port 0 any free port is bound; `port` returns the number. `tokens` has the bearer
-    tokens of protected pages, keyed by path.
+    Raises OSError if the port cannot be bound. With port 0, any free port is bound, and the property `port` returns its
+    number. With an empty `host`, the server listens on all IPv6 and IPv4 addresses, because kubelets of dual-stack and
+    IPv6 clusters probe over IPv6. `tokens` maps the paths of protected pages to their bearer tokens.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class HttpServer:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log instead of printing: on a closed pipe the base class's print would raise and end the accepting thread."""
+        """Log the error. The base class prints it, which raises on a closed pipe and ends the accepting thread."""
         LOG.debug("an HTTP request failed", exc_info=True)
 
 
@@ -95,7 +94,7 @@ def _bind(host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> Thread
     if not host and socket.has_dualstack_ipv6():
         try:
             return _DualStack((host, port), handler)
-        except OSError as error:  # a kernel with IPv6 support may have no IPv6 address
+        except OSError as error:  # a host with IPv6 support may have no IPv6 address
             if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
     return _Server((host, port), handler)
@@ -130,6 +129,6 @@ def _request_handler(
             self.wfile.write(page.body)
 
         def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - name of the base class
-            """Log nothing, because probes come every few seconds."""
+            """Log no requests, because probes send one every few seconds."""
 
     return Handler

@@ -1,7 +1,8 @@
-"""A worker's log on standard error: constant text plus fields, as one JSON object per line or as plain text.
+"""A worker's log on standard error: constant messages with fields, as one JSON object per line or as plain text.
 
-If a handler, or a library that it calls, logs a line while a record is being handled, the line carries the record's
-coordinates. Neither settings, which name secret files, nor connections, which contain secrets, are logged as a whole.
+Lines that are logged while a record is being handled, by the handler or by libraries that it calls, contain the
+record's coordinates. Settings and connections are never logged as a whole: settings contain the names of secret files,
+and connections contain secrets.
 """
 
 import json
@@ -19,37 +20,38 @@ from fleet_consumer.record import Record
 from fleet_consumer.worker.printed import printed_as_lines
 
 MESSAGE_CHARACTERS_MAX: Final = 8192
-"""Limit of a string in characters. Longer strings are cut, because log collectors split or drop lines above 16 KiB."""
+"""Maximum number of characters of a string. Longer strings are cut, because log collectors split or drop lines of more
+than 16 KiB."""
 
 BUDGET_LINES: Final = 20
 BUDGET_WINDOW_S: Final = 10.0
-"""At most `BUDGET_LINES` lines about single records are logged in this many seconds, so that poison records do not fill
-the disk."""
+"""At most `BUDGET_LINES` lines about single records are logged in this many seconds. Otherwise poison records could
+fill the disk."""
 
 PARTS_BUDGET_LINES: Final = 10
 PARTS_BUDGET_WINDOW_S: Final = 60.0
-"""Window in seconds in which at most `PARTS_BUDGET_LINES` lines are logged for each library logger and level.
-librdkafka reports an absent broker several times a second."""
+"""At most `PARTS_BUDGET_LINES` lines per library logger and level are logged in this many seconds. For example,
+librdkafka reports an unreachable broker several times a second."""
 
 ERASE_LINE: Final = "\x1b[K"
-"""Terminal sequence that erases the rest of the line, on which a local run shows its progress."""
+"""Terminal sequence that erases the rest of the current line, which shows the progress of a local run."""
 OUR_LOGGERS: Final = "fleet_consumer"
 OWN_LOGGERS: Final = frozenset({"fleet_consumer.worker", "fleet_consumer.backfill"})
 
 
 def fields(**values: object) -> dict[str, Any]:
-    """Return the `extra` argument that adds `values` to a log line."""
+    """Return an `extra` argument for a logger. It adds `values` to the log line."""
     return {"fields": values}
 
 
 def place_of(record: Record) -> Place:
-    """Return the place at which a record was read, not its origin: a stuck partition waits at this offset."""
+    """Return the topic, partition and offset at which the record was read. They may differ from its origin's."""
     read = record.delivery
     return Place(read.topic, read.partition, read.offset)
 
 
 def about(record: Record) -> dict[str, object]:
-    """Return a record's coordinates for logs: those of its origin and, for a retry, also those at which it was read."""
+    """Return a record's coordinates for logs: those of its origin, and for a retry also those of the retried copy."""
     coordinates: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -63,22 +65,22 @@ def about(record: Record) -> dict[str, object]:
 
 
 def now_text(seconds: float) -> str:
-    """Format a time (seconds since the epoch) as RFC 3339 in UTC with milliseconds."""
+    """Format epoch seconds as RFC 3339 in UTC with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 RecordInHand = Callable[[logging.LogRecord], Record | None]
-"""Returns the record that was being handled by the handler that logged this line, or None."""
+"""Function that returns the record whose handler logged the line, or None."""
 
 ATTRIBUTES: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "fields"}
-"""Attributes of every log record. Any other attribute of a log record comes from `extra`."""
+"""Standard attributes of log records. All other attributes come from the `extra` argument."""
 
 
 def in_hand(on_loop: Callable[[], Record | None], loop_thread: int | None) -> RecordInHand:
-    """Return a function that finds the record of the handler that logged a line.
+    """Return a function that finds the record whose handler logged a line.
 
-    On the consume loop's thread this is `on_loop()`, in executors the record in `CURRENT_CALL`. A batch is identified
-    by its first record.
+    On the consume loop's thread, the record is `on_loop()`. In executors, it is the record in `CURRENT_CALL`. For a
+    batch, it is the first record.
     """
 
     def find(record: logging.LogRecord) -> Record | None:
@@ -91,40 +93,40 @@ def in_hand(on_loop: Callable[[], Record | None], loop_thread: int | None) -> Re
 
 
 def nothing_in_hand(record: logging.LogRecord) -> None:
-    """Return None, for a process that handles no records."""
+    """Return None. Used in processes that handle no records."""
 
 
 class LineFormatter(logging.Formatter):
-    """Builds the components of a log line that all formats share."""
+    """Base class of the formatters. Builds the parts of a log line."""
 
     def __init__(self, record_in_hand: RecordInHand = nothing_in_hand) -> None:
         super().__init__()
         self._record_in_hand = record_in_hand
 
     def message(self, record: logging.LogRecord) -> str:
-        """Return the text, truncated; the unformatted text and the `repr` of its arguments if formatting fails."""
+        """Return the truncated message. If formatting fails, return the format string and `repr` of the arguments."""
         try:
             return record.getMessage()[:MESSAGE_CHARACTERS_MAX]
         except Exception:
             return f"{record.msg} {record.args!r}"[:MESSAGE_CHARACTERS_MAX]
 
     def values(self, record: logging.LogRecord) -> dict[str, object]:
-        """Return the coordinates of the record being handled, the application's `extra`, and our own fields."""
+        """Return the fields of a line: the application's `extra`, the handled record's coordinates, and our own."""
         held = self._record_in_hand(record)
         extra = {name: _bounded(value) for name, value in record.__dict__.items() if name not in ATTRIBUTES}
         return {**extra, **(about(held) if held is not None else {}), **getattr(record, "fields", {})}
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback, or its end if it is too long; empty without an exception."""
+        """Return the traceback; only its end if it is too long, and an empty string without an exception."""
         return self.formatException(record.exc_info)[-MESSAGE_CHARACTERS_MAX:] if record.exc_info else ""
 
     def stack(self, record: logging.LogRecord) -> str:
-        """Return the stack of `stack_info`, or its end if it is too long; empty without a stack."""
+        """Return the stack of `stack_info`; only its end if it is too long, and an empty string without a stack."""
         return self.formatStack(record.stack_info)[-MESSAGE_CHARACTERS_MAX:] if record.stack_info else ""
 
 
 class JsonFormatter(LineFormatter):
-    """Formats a log record as one JSON object on one line, including the exception."""
+    """Formats a log record, including its traceback, as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         head: dict[str, object] = {
@@ -145,20 +147,20 @@ class JsonFormatter(LineFormatter):
 
 
 def _bounded(value: object) -> object:
-    """Return the value, or the beginning of its JSON if the JSON is too long."""
+    """Return the value; if it is too long as JSON, return the beginning of the JSON."""
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str):
         return value[:MESSAGE_CHARACTERS_MAX]
     try:
         text = json.dumps(value, default=repr, ensure_ascii=False)
-    except Exception:  # the value cannot be serialized; `_plain` makes a string of it
+    except Exception:  # the value cannot be serialized; `_plain` later converts it to a string
         return value
     return value if len(text) <= MESSAGE_CHARACTERS_MAX else text[:MESSAGE_CHARACTERS_MAX]
 
 
 def _plain(value: object) -> str | int | bool | None:
-    """Return a value that can always be represented in JSON."""
+    """Return the value if it is a JSON scalar, otherwise a string that represents it."""
     if value is None or isinstance(value, str | int):
         return value
     try:
@@ -168,7 +170,7 @@ def _plain(value: object) -> str | int | bool | None:
 
 
 class LineBudget:
-    """Admits `lines` lines in each window and counts the others. Pure: `now` is in seconds of any clock."""
+    """Allows `lines` lines per window and counts suppressed lines. Pure: `now` is in seconds of any clock."""
 
     def __init__(self, lines: int = BUDGET_LINES, window_s: float = BUDGET_WINDOW_S) -> None:
         self._lines = lines
@@ -177,8 +179,11 @@ class LineBudget:
         self._spent = 0
 
     def spend(self, now: float) -> tuple[bool, int]:
-        """Return True if one more line may be written, and the number of lines suppressed in the previous window. The
-        number is returned once, with the first line of the next window; otherwise it is 0."""
+        """Return True if one more line may be written, and a number of suppressed lines.
+
+        For the first line of a window, this is the number of lines suppressed in the previous window. Otherwise it is
+        0.
+        """
         left_out = 0
         if now - self._opened_at >= self._window_s:
             left_out = max(0, self._spent - self._lines)
@@ -188,9 +193,9 @@ class LineBudget:
 
 
 class PartsBudget(logging.Filter):
-    """Limits the lines of our libraries, such as those of the consumer. All lines of the worker and of handlers pass.
+    """Limits the lines of the project's own libraries, such as the consumer. Lines of the worker and of handlers pass.
 
-    Each logger has a budget per level, so that many lines about rebalances never hide a single error that follows.
+    Each logger has a separate budget per level, so many lines about rebalances never hide an error.
     """
 
     def __init__(self) -> None:
@@ -198,7 +203,7 @@ class PartsBudget(logging.Filter):
         self._budgets: dict[tuple[str, int], LineBudget] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the line may pass. The first line after suppressed lines carries the number of these lines."""
+        """Return True if the line may pass. The first line after suppressed lines gets a field with their number."""
         if not record.name.startswith("fleet_consumer.") or record.name in OWN_LOGGERS:
             return True
         key = (record.name, record.levelno)
@@ -210,8 +215,8 @@ class PartsBudget(logging.Filter):
 
 
 class TextFormatter(LineFormatter):
-    """Formats a log record as plain text; a traceback follows on separate lines. `process` distinguishes the lines of
-    several processes on one terminal."""
+    """Formats a log record as plain text. A traceback follows on separate lines. `process` is a name that distinguishes
+    the lines of several processes on one terminal."""
 
     def __init__(
         self, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = "", terminal: bool = False
@@ -228,9 +233,9 @@ class TextFormatter(LineFormatter):
 
 
 class OwnLog:
-    """Keeps our loggers working after an application has configured logging.
+    """Keeps the project's loggers working after an application has configured logging.
 
-    By default `logging.config` disables all existing loggers and removes the root logger's handlers.
+    By default, `logging.config` disables all existing loggers and removes the handlers of the root logger.
     """
 
     def __init__(self) -> None:
@@ -241,7 +246,7 @@ class OwnLog:
         self._handler, self._level = handler, level
 
     def keep(self) -> None:
-        """Restore our loggers. Called after application code that may have configured logging."""
+        """Restore the project's loggers. Called after application code that may have configured logging."""
         if self._handler is None:
             return
         for name in list(logging.root.manager.loggerDict):
@@ -251,7 +256,7 @@ class OwnLog:
         if self._handler not in logging.getLogger().handlers and self._handler not in ours.handlers:
             ours.addHandler(self._handler)
             ours.setLevel(self._level)
-            ours.propagate = False  # if the application's log handler printed our lines, they would be logged again
+            ours.propagate = False  # if the application's handler printed a line, it would be logged again
 
     def end(self) -> None:
         ours = logging.getLogger(OUR_LOGGERS)
@@ -269,7 +274,7 @@ OWN_LOG: Final = OwnLog()
 def logging_as(
     config: LogConfig, record_in_hand: RecordInHand = nothing_in_hand, *, process: str = ""
 ) -> Iterator[None]:
-    """Send this process's logging to standard error; with the JSON format also lines printed inside the context."""
+    """Send log lines to standard error inside the context. With the format Json, printed lines are logged as well."""
     lines: LineFormatter = JsonFormatter(record_in_hand)
     if config.format != "Json":
         lines = TextFormatter(record_in_hand, process=process, terminal=sys.stderr.isatty())

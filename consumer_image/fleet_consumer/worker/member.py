@@ -1,7 +1,7 @@
-"""The worker's report: liveness, readiness and the /member document.
+"""A worker's report: liveness, readiness and the /member document.
 
-Data of other threads is read without locks, because each field has a single writer that replaces it as a whole.
-Mappings are copied in one step before they are iterated.
+Data of other threads is read without locks. This is safe because each field is written by a single thread, which
+replaces the field as a whole. Mappings are copied in one step before they are iterated.
 """
 
 import traceback
@@ -27,26 +27,26 @@ from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
 IDLE_LOOP_LIMIT_S: Final = 60.0
-"""Limit in seconds for a round of the consume loop in which no record is handled. Its longest waits are those of a
-rebalance."""
+"""Maximum duration in seconds of a consume loop's round in which no record is handled. The longest waits in such a
+round occur during a rebalance."""
 
 HANDLER_GRACE_S: Final = 30.0
-"""Time in seconds beyond the poll interval after which liveness fails because of a hung handler. The watchdog normally
-acts first."""
+"""If a handler exceeds the poll interval by this many seconds, liveness fails. The watchdog normally ends the process
+earlier."""
 
 SESSION_ENDED: Final = "SessionEnded"
-"""Reason for a stuck partition: the session ended at this record, with an error that its handler did not raise."""
+"""Reason for a stuck partition: the session ended while handling this record, with an error outside the handler."""
 
 ERROR_CHARACTERS_MAX: Final = 512
-"""Limit of a reported error's text in characters. The operator shows as many for a stuck partition."""
+"""Maximum number of characters of a reported error message, as in the operator's list of stuck partitions."""
 
 ENTRIES_MAX: Final = 100
-"""Maximum length of lists with an entry per partition. The operator shows fewer, and drops a report larger than 1
-MiB."""
+"""Maximum length of lists with one entry per partition. The operator shows fewer entries, and ignores a report of more
+than 1 MiB."""
 
 PLACES_MAX: Final = 1_000
-"""Limit of the listed stuck partitions; those beyond `ENTRIES_MAX` have no message. When the operator shrinks a fleet,
-it keeps a worker for each stuck partition, and no fleet has more workers than this limit."""
+"""Maximum number of listed stuck partitions. Entries after the first `ENTRIES_MAX` have no message. When the operator
+shrinks a fleet, it keeps a worker for each stuck partition, and no fleet has more workers than this limit."""
 
 FAILED_KINDS_MAX: Final = 20
 
@@ -55,11 +55,10 @@ NOT_JOINED: Final = frozenset({"Unjoined", "Left", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """A series of sessions that ended with errors soon after each other. `reason` and `message` are those of the last
-    error.
+    """A series of short sessions that ended with errors. `reason` and `message` describe the last error.
 
-    `since` and `at` are the ends of the first and of the last session (wall clock, seconds). `record` is the record
-    that was being handled when the last session ended, None if unknown.
+    `since` is the end of the first session, and `at` the end of the last session (wall clock, seconds). `record` is the
+    record that was being handled when the last session ended; None if unknown.
     """
 
     reason: str
@@ -72,8 +71,11 @@ class SessionEnd:
 
 @dataclass(slots=True)
 class WorkerState:
-    """State shared by the threads of the process. The main thread writes it, except `hangs`, `in_hand` and `hung_setup`
-    (written by the watchdog) and `stats` (consume loop). `breaker`, `retry` and `work` are called on any thread."""
+    """State shared by the threads of the process.
+
+    The watchdog writes `hangs`, `in_hand` and `hung_setup`. The consume loop writes `stats`. The main thread writes all
+    other fields. `breaker`, `retry` and `work` are called on any thread.
+    """
 
     revision: str
     max_poll_interval_s: float
@@ -82,15 +84,15 @@ class WorkerState:
     session: Session | None = None
     error: Exception | None = None
     hung_setup: Exception | None = None
-    """The error of a `setup` that has not returned in time."""
+    """The error if the handler's `setup` has not returned in time, otherwise None."""
     ended: SessionEnd | None = None
-    """The last session errors, cleared once a session has lived longer than the longest back-off between sessions."""
+    """The last session errors. None again once a session has lasted longer than the longest back-off."""
     hangs: tuple[tuple[Hang, float], ...] = ()
-    """Handler calls that do not return, with their start times (wall clock, seconds)."""
+    """Hanging handler calls, each with its start time (wall clock, seconds)."""
     in_hand: tuple[tuple[Record, float], ...] = ()
-    """Records that have been in handlers for a while, with the start times (wall clock, seconds), the oldest first."""
+    """Records in handlers for at least a second, each with its start time (wall clock, seconds), the oldest first."""
     handler_error: Callable[[], Exception | None] = lambda: None
-    """Returns the error that prevents handler calls, such as a sidecar that does not listen, or None."""
+    """Returns the error that prevents handler calls, or None. For example, a sidecar may not accept connections."""
     breaker: Callable[[], BreakerSnapshot | None] = lambda: None
     retry: Callable[[], dict[str, Any] | None] = lambda: None
     """Returns `retry_document`, or None without retries."""
@@ -98,10 +100,10 @@ class WorkerState:
 
 
 def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling: bool, now: float) -> str | None:
-    """Return a message that names a stuck thread, for the liveness probe; None if all threads make progress. `now` is
-    in monotonic seconds. `watchdog_beat_at` is the start of the watchdog's last round, None before the watchdog starts.
+    """Return a message about a stuck thread for the liveness probe; None if all threads make progress.
 
-    An unreachable broker is not a reason to restart the worker.
+    `now` is in monotonic seconds. `watchdog_beat_at` is the start of the watchdog's last round, or None before the
+    watchdog has started. An unreachable broker does not fail the probe, because a restart would not help.
     """
     if watchdog_beat_at is not None and now - watchdog_beat_at > IDLE_LOOP_LIMIT_S:
         return "the watchdog is stuck or has ended, so the worker would not react to SIGTERM"
@@ -111,10 +113,11 @@ def stopped_part(state: WorkerState, watchdog_beat_at: float | None, *, handling
 
 
 def ready(state: WorkerState) -> tuple[bool, str]:
-    """Return the worker's readiness and its reason. A worker is ready if it is a group member that can work.
+    """Return True if the worker is ready, and the reason. A worker is ready if it is a group member that can work.
 
-    A rebalance alone does not change readiness. Errors of single partitions (fetch errors, refused commits, no
-    committed offset under the reset policy `none`) are shown only by /member, because the other partitions continue.
+    A rebalance alone does not change readiness. Errors of single partitions do not change it either, because the other
+    partitions continue: fetch errors, refused commits, no committed offset under the reset policy `none`. Only /member
+    shows these errors.
     """
     session = state.session
     error = current_error(state) or state.handler_error()
@@ -129,7 +132,7 @@ def ready(state: WorkerState) -> tuple[bool, str]:
 
 
 def current_error(state: WorkerState) -> Exception | None:
-    """Return the error that prevents the worker from working now, the most direct cause first; None without one."""
+    """Return the error that currently prevents work, or None. Of several errors, the most direct cause is returned."""
     if state.hung_setup is not None:
         return state.hung_setup
     if state.error is not None or state.session is None:
@@ -139,7 +142,7 @@ def current_error(state: WorkerState) -> Exception | None:
 
 
 def record_end(state: WorkerState, error: Exception, record: Record | None, now: float) -> None:
-    """Store the error that ended a session, and the record that was being handled. `now` is in wall clock seconds."""
+    """Store the error that ended a session and the record that was being handled. `now` is in wall-clock seconds."""
     before = state.ended
     state.error = error
     state.ended = SessionEnd(
@@ -153,7 +156,7 @@ def record_end(state: WorkerState, error: Exception, record: Record | None, now:
 
 
 def _text(error: Exception) -> str:
-    """Return an error's text. An error without a `reason` is a bug, so its code location is added."""
+    """Return an error's message. An error without a `reason` is a bug, so its code location is added."""
     text = str(error)[:ERROR_CHARACTERS_MAX]
     places = traceback.extract_tb(error.__traceback__)
     if hasattr(error, "reason") or not places:
@@ -204,13 +207,13 @@ def member_document(state: WorkerState) -> dict[str, Any]:
 
 
 def _failed(counts: Mapping[tuple[str, str], int]) -> list[dict[str, object]]:
-    """Return the reasons for which this process sent records to the failed topic, the most frequent first."""
+    """Return why this process sent records to the failed topic: reasons and counts, the most frequent first."""
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:FAILED_KINDS_MAX]
     return [{"reason": reason, "errorClass": kind, "records": count} for (reason, kind), count in most]
 
 
 def _expired(session: Session) -> list[dict[str, object]]:
-    """Return each retry partition's last gap in this session: records that were deleted while they waited."""
+    """Return each retry partition's last gap in this session: a range of records deleted while they waited."""
     return [
         {"topic": topic, "partition": number, "first": reset.position, "next": reset.start}
         for (topic, number), reset in sorted(session.consumer.out_of_range().by_partition.items())
@@ -231,7 +234,7 @@ def _ended(ended: SessionEnd | None) -> dict[str, object] | None:
 
 
 def _work(state: WorkerState) -> dict[str, object]:
-    """Return this process's busy time and handled records since its start, and the records being handled now."""
+    """Return the busy time and number of handled records since the process started, and the records in handlers."""
     busy_seconds, slots = state.work()
     return {
         "busySeconds": round(busy_seconds, 3),
@@ -254,7 +257,7 @@ def _breaker(breaker: BreakerSnapshot | None) -> dict[str, object] | None:
 def retry_document(
     role: str, policies: Policies | None, waiting: Mapping[TopicPartition, Waiting], stats: Stats
 ) -> dict[str, Any]:
-    """Return a worker's view of its group's retry flow. `policies` is None until the policy file has been read."""
+    """Return the `retry` section of /member. `policies` is None until the policy file has been read."""
     return {
         "role": role,
         "waiting": [
@@ -288,7 +291,7 @@ def _paused(session: Session) -> list[dict[str, object]]:
 
 
 def _stuck(state: WorkerState) -> list[dict[str, object]]:
-    """Return the records at which partitions are stuck, the oldest first."""
+    """Return the records at which partitions are stuck, starting with the partition that has been stuck longest."""
     stuck: list[tuple[float, dict[str, object]]] = []
 
     def add(place: Place, reason: str, message: str, since: float) -> None:

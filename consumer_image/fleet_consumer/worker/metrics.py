@@ -1,6 +1,6 @@
-"""A worker's Prometheus metrics in a separate registry, read from plain counters at each scrape.
+"""A worker's Prometheus metrics. Each scrape reads them from plain counters, in a separate registry.
 
-Code that handles records does not depend on Prometheus. Decision: docs/decisions/0038-metrics-and-logs.md.
+The code that handles records does not depend on Prometheus. Decision: docs/decisions/0038-metrics-and-logs.md.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +36,7 @@ COUNTERS = (
     ("unknown_policies", "Failed deliveries that named an unknown policy revision.", "unknown_policies"),
     ("unreadable_offsets", "Offsets of unreadable data that were skipped on request.", "unreadable_offsets"),
 )
-"""Counters: name after the prefix, help text, and field of Stats."""
+"""The counters: name without the prefix, help text, and field of `Stats`."""
 
 PREFIX: Final = "consumer_fleet_worker_"
 
@@ -49,14 +49,14 @@ PARTITION_GAUGES: Final = {
     "lag_records": "Records between the committed offset and the end.",
     "behind_seconds": "Age of the oldest record being handled, else of the last handled record; 0 if all are handled.",
 }
-"""Gauges of owned partitions: help texts, keyed by the name without `partition_`."""
+"""Gauges of owned partitions: help string by name without `partition_`."""
 INFO: Final = ("version", "revision")
 
 BREAKER_STATES = ("Closed", "HalfOpen", "Open")
 
 
 class GroupLabels(NamedTuple):
-    """Labels of every worker metric. Prometheus sets `namespace` and `pod` itself, for the scraped target."""
+    """Labels of all worker metrics. Prometheus adds `namespace` and `pod` of the scraped target."""
 
     group_namespace: str
     group_name: str
@@ -96,7 +96,7 @@ class WorkerCollector:
         return family
 
     def describe(self) -> list[Metric]:
-        """Return no metrics to check for duplicates, because this registry has no other collector with our metrics."""
+        """Return no metrics. The registry uses them only to find duplicate names, and no other collector has these."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -116,8 +116,8 @@ class WorkerCollector:
 
     def _retries(self) -> Iterator[Metric]:
         stats = self._stats
-        # Every reason is exported from the start. `rate` ignores a series' first value, and would otherwise miss the
-        # first failure.
+        # Export every reason from the start, with the value 0. Otherwise `rate` would miss the first failure, because
+        # it ignores the first value of a series.
         reasons = {reason.value: 0 for reason in FailureReason} | dict(stats.failures)
         yield self._counter(
             "retry_publishes", "Records sent to a retry topic, by its delay.", _by_label(stats.retry_publishes), "delay"
@@ -139,7 +139,7 @@ class WorkerCollector:
             yield self._gauge("waiting_partitions", "Retry partitions whose next record is not due yet.", waiting)
 
     def _out_of_range(self) -> Iterator[Metric]:
-        """Yield the counters of out-of-range or truncated positions. Each session counts from zero, like a restart."""
+        """Yield the counters of out-of-range and truncated positions. They start at 0 in each session."""
         session = self._state.session
         report = session.consumer.out_of_range() if session else OutOfRangeReport()
         truncations = session.consumer.truncations() if session else TruncationReport()
@@ -172,7 +172,7 @@ class WorkerCollector:
         yield from self._partitions(session)
 
     def _partitions(self, session: Session | None) -> Iterator[Metric]:
-        """Yield the gauges of owned partitions. Unknown values are absent."""
+        """Yield the gauges of owned partitions. A gauge with an unknown value is left out."""
         partitions = dict(session.loop.partitions) if session else {}
         ends = session.loop.ends.current(partitions) if session and partitions else {}
         in_hand = (lambda: session.loop.in_hand) if session else lambda: None
@@ -185,7 +185,7 @@ class WorkerCollector:
                 "committed_offset": partition.committed,
                 "end_offset": end,
                 "lag_records": lag_of(partition, end),
-                # Absent for retry topics, whose records wait on purpose. `due_lateness_seconds` shows their lateness.
+                # Left out for retry topics, whose records wait on purpose. `due_lateness_seconds` replaces it.
                 "behind_seconds": None if retries else seconds_behind(partition, end, in_hand, now),
             }
             for name, value in found.items():

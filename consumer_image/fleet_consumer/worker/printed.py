@@ -19,22 +19,22 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 LINE_CHARACTERS_MAX: Final = 8192
-"""Limit of a printed line in characters. A longer line is logged in pieces of this length."""
+"""Maximum length of a printed line in characters. A longer line is logged in pieces of this length."""
 
 OBJECT_CHARACTERS_MAX: Final = 256 * 1024
-"""Limit in characters of an incomplete line that begins with `{` and is kept whole. A longer one is logged in pieces as
-well."""
+"""Maximum length in characters of an incomplete line that begins with `{`, and so may become a JSON object. A longer
+line is logged in pieces."""
 
 UNCAUGHT: Final = "uncaught"
 
 
 GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EIO})
-"""Errors when writing to a pipe, a socket or a terminal that nobody reads any longer."""
+"""Errors of a write to a pipe, socket or terminal whose reader has closed it."""
 
 
 class Output(io.FileIO):
-    """A standard stream that outlives its reader: after the reader has closed it, writes are dropped without an error.
-    Otherwise a handler's `print` to a closed pipe would fail its record."""
+    """A standard stream that can be written after its reader has closed it. Such writes are dropped without an error.
+    Otherwise a handler's `print` to a closed pipe would fail the record."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -46,7 +46,7 @@ class Output(io.FileIO):
             return len(data)
 
     def unread(self) -> bool:
-        """Return True once the reader has closed the stream, which systems with `poll` detect without a write."""
+        """Return True once the reader has closed the stream. With `select.poll`, this is detected without a write."""
         if not self._dropped and hasattr(select, "poll"):
             found = select.poll()
             found.register(self.fileno(), 0)
@@ -64,12 +64,12 @@ class Output(io.FileIO):
 
 
 def outlive_readers() -> list[Output]:
-    """Replace standard output and error by streams that outlive their readers. Call it before logging is configured."""
+    """Replace standard output and error by `Output` streams. Call this function before logging is configured."""
     outputs = []
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None or stream is not getattr(sys, f"__{name}__"):
-            continue  # closed at the start, or replaced by the caller
+            continue  # it was closed at the start, or the caller replaced it
         stream.flush()
         output = Output(stream.fileno(), "w", closefd=False)
         buffering = stream.line_buffering
@@ -81,7 +81,7 @@ def outlive_readers() -> list[Output]:
 
 @dataclass(slots=True)
 class _Rest:
-    """The start of a thread's incomplete line, in pieces, because joining them at each write takes quadratic time."""
+    """A thread's incomplete line, stored in pieces. Joining the pieces at each write would take quadratic time."""
 
     parts: list[str] = field(default_factory=list)
     length: int = 0
@@ -106,10 +106,10 @@ class _Rest:
 class PrintedLines:
     """Replaces a text stream. Each written line becomes a log line, on the thread that wrote it.
 
-    A line that is a JSON object passes unchanged, because it comes from an application with its own log format. Writes
-    of the log handler itself, while it reports an error, go to the original stream. Lines go to the handler `log` and
-    not to a logger, because an application's `logging.config` disables loggers, and its root handler may write to this
-    stream.
+    A line that is a JSON object passes unchanged, because it comes from an application with its own log format. If the
+    log handler itself writes to the stream, to report an error, its lines go to the original stream. Lines go to the
+    handler `log` and not to a logger: an application's `logging.config` may disable loggers, and its root handler may
+    write to this stream.
     """
 
     def __init__(self, stream: TextIO, name: str, level: int, log: logging.Handler | None) -> None:
@@ -121,7 +121,7 @@ class PrintedLines:
         self._waiting: dict[threading.Thread, _Rest] = {}
 
     def write(self, text: str) -> int:
-        """Log the complete lines in `text`, and keep the rest until its line is complete."""
+        """Log the complete lines in `text`, and keep the incomplete last line."""
         if getattr(self._own, "logging", False):
             return self._stream.write(text)
         rest = self._rest()
@@ -143,7 +143,7 @@ class PrintedLines:
             self.write(line)
 
     def flush(self) -> None:
-        """Log this thread's incomplete line."""
+        """Log the incomplete line of this thread."""
         rest = self._rest()
         self._emit(rest.pop_text())
         self._track(rest)
@@ -157,7 +157,7 @@ class PrintedLines:
         self._stream.flush()
 
     def isatty(self) -> bool:
-        """Return False, because log lines have no colours."""
+        """Return False, so that applications write no colour codes."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -170,7 +170,7 @@ class PrintedLines:
         return rest
 
     def _track(self, rest: _Rest) -> None:
-        """Track the threads with an incomplete line, and log the incomplete lines of threads that have ended."""
+        """Update the list of threads with an incomplete line. Logs the incomplete lines of threads that have ended."""
         thread = threading.current_thread()
         if not rest.length:
             self._waiting.pop(thread, None)
@@ -202,7 +202,7 @@ class PrintedLines:
 
 
 def put(log: logging.Handler, name: str, level: int, message: str, error: ExceptionInfo | None = None) -> None:
-    """Pass a line directly to a handler, without a logger."""
+    """Pass a line directly to the handler `log`, without a logger."""
     log.handle(logging.LogRecord(name, level, "", 0, message, None, error))
 
 
@@ -217,11 +217,10 @@ def _is_object(line: str) -> bool:
 
 @contextmanager
 def printed_as_lines(log: logging.Handler, bound: int) -> Iterator[None]:
-    """Let `log` write printed lines and uncaught exceptions, each as one line, until the end of the context. Printed
-    lines below the level `bound` are dropped.
+    """Inside the context, log printed lines and uncaught exceptions with `log`, each as one line.
 
-    An exception that leaves the context and is not caught later is logged by `sys.excepthook`. `log` must write to a
-    stream that was opened before the context.
+    Printed lines below the level `bound` are dropped. An exception that leaves the context and is not caught later is
+    logged by `sys.excepthook`. `log` must write to a stream that was opened before the context.
     """
     streams, hooks = (sys.stdout, sys.stderr), (sys.excepthook, threading.excepthook)
     out, err = (
@@ -251,8 +250,8 @@ def _uncaught(
 
 
 def _left(log: logging.Handler, left: BaseException, otherwise: ExceptHook, *found: Any) -> None:
-    """Act as `sys.excepthook` after the context. Only the exception that left the context is still logged as one
-    line."""
+    """`sys.excepthook` after the context. Logs the exception that left the context as one line, and passes all
+    others to `otherwise`."""
     if found[1] is left and isinstance(left, Exception):
         _uncaught(log, *found)
     else:

@@ -1,9 +1,9 @@
 """The worker process, from its settings to its exit code.
 
 The main thread runs the handler's `setup`, then one session after the other, then `teardown`. The HTTP threads, the
-watchdog and the two threads of each session's consumer run in parallel. External errors (brokers unreachable, wrong
-password, topic missing, member fenced) do not end the process. The worker is then not ready, and gives the reason in
-/member and in the log.
+watchdog and the two threads of each session's consumer run in parallel. External errors, such as unreachable brokers, a
+wrong password, a missing topic or a fenced member, do not end the process. The worker is then not ready, and reports
+the reason in /member and in the log.
 """
 
 import logging
@@ -57,13 +57,13 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 SETUP_BACKOFF_FIRST_S: Final = 1.0
 SETUP_BACKOFF_MAX_S: Final = 60.0
-"""Limit of the wait in seconds after a failed `setup`. The first wait is `SETUP_BACKOFF_FIRST_S`."""
+"""Longest wait in seconds after a failed `setup`. The first wait is `SETUP_BACKOFF_FIRST_S`."""
 
 LEAVE_GRACE_S: Final = 2.0
-"""Time in seconds past the poll interval in which the coordinator thread of a hung worker can leave the group."""
+"""Seconds after the poll interval in which the coordinator thread of a hanging worker can leave the group."""
 
 CANCEL_GRACE_S: Final = 1.0
-"""Time in seconds for a cancelled call to end. After this time it counts as hanging."""
+"""Seconds in which a cancelled call must end. After this time, the call counts as hanging."""
 
 
 class SetupFailed(Exception):
@@ -73,13 +73,13 @@ class SetupFailed(Exception):
 
 
 class ProgressDisplay(Protocol):
-    """Progress display of a run in a terminal."""
+    """Displays the state of a local run periodically."""
 
     def watch(self, state: WorkerState) -> None:
         """Store the state to display. Called before any thread is started."""
 
     def tick(self, now: float) -> None:
-        """Update the display if due, several times a second, on a separate thread, because its writes may block."""
+        """Update the display if it is due. Called several times a second on a separate thread, as writes may block."""
 
 
 def run_worker(
@@ -89,17 +89,17 @@ def run_worker(
     role: Role = Role.MAIN,
     local: ProgressDisplay | None = None,
 ) -> int:
-    """Work until SIGTERM or SIGINT, and return the exit code. Call it from the main thread.
+    """Run a worker until SIGTERM or SIGINT, and return the exit code. Must be called on the main thread.
 
-    Before any thread is started, raises the handler's loading errors and SettingsInvalid. SettingsInvalid also covers
-    an HTTP port that is in use, and a retry worker without policies. Ends the process with EXIT_HUNG if a handler hangs
-    for too long. `local` is set for a run outside of a pod, which serves its pages on the loopback address only.
+    Raises SettingsInvalid and the handler's loading errors before any thread is started. An HTTP port in use and a
+    retry worker without policies also raise SettingsInvalid. If a handler hangs for too long, the process ends with
+    EXIT_HUNG. `local` is set for a run outside a pod, whose pages are served on the loopback address only.
     """
     config, watch = with_environment(config, environment), Watch()
     held = logs.in_hand(lambda: watch.record, threading.get_ident())
     with logs.logging_as(config.log, held, process="" if role is Role.MAIN else role.value):
         if local is not None and config.log.level != "Debug":
-            # Log lines about the group protocol are useful for fleets only.
+            # In a local run, log lines about the group protocol would only distract.
             logging.getLogger("fleet_consumer.coordinator").setLevel(logging.WARNING)
         identity, clock = identify(config, environment), SystemClock()
         handler = handler_of(config, clock)
@@ -123,7 +123,7 @@ def run_worker(
 
 
 def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
-    """Return `configured_handler`, and restore logging if the handler's import has reconfigured it."""
+    """Load the configured handler. Then restore the worker's logging, which the handler's import may have changed."""
     try:
         return configured_handler(config.handler, clock)
     finally:
@@ -131,7 +131,7 @@ def handler_of(config: WorkerConfig, clock: Clock) -> Handler:
 
 
 class WorkerProcess:
-    """Connects the components of a worker. The constructor starts nothing; `run` may be called once."""
+    """Connects the components of a worker. The constructor starts no threads. `run` may be called once."""
 
     def __init__(self, worker: WorkerContext, last_word: LastWord, local: ProgressDisplay | None) -> None:
         config, handler = worker.config, worker.handler
@@ -169,7 +169,7 @@ class WorkerProcess:
         self._watchdog = Watchdog(
             self._watch,
             HangDetector(
-                # A cancelled call counts as hanging only if it does not end after its cancellation.
+                # An asynchronous call is cancelled at its timeout, and hangs only if it does not end soon after.
                 timeout_s=config.handler.timeout_seconds + (CANCEL_GRACE_S if handler.asynchronous else 0.0),
                 limit_s=config.consumer.max_poll_interval_seconds + LEAVE_GRACE_S,
             ),
@@ -238,7 +238,7 @@ class WorkerProcess:
                 LOG.exception("the handler's teardown failed")
 
     def _set_up(self, context: HandlerContext) -> bool:
-        """Call `setup` until it succeeds. Returns False if the worker must stop before that."""
+        """Call `setup` until it succeeds. Returns False if the worker is stopped earlier."""
         backoff = Backoff(SETUP_BACKOFF_FIRST_S, SETUP_BACKOFF_MAX_S, lambda: 1.0)
         while not self._stop.is_set():
             try:
@@ -261,7 +261,7 @@ class WorkerProcess:
         return False
 
     def _hold_join(self) -> None:
-        """Wait for the other workers that the same scaling step created, so that all join in one rebalance."""
+        """Delay the first join, so that all workers created by the same scaling step join in one rebalance."""
         if self._worker.role is not Role.MAIN:
             return
         pod = self._worker.identity.worker
@@ -287,12 +287,12 @@ class WorkerProcess:
         return [] if self._executor is None else self._executor.calls()
 
     def _forked(self) -> None:
-        """Called in a child that the handler forked. Prevents a second worker if the child returns to the loop."""
+        """Called in a child process that the handler forked. Ensures that the child does not act as a second worker."""
         self._signals.release_in_child()
-        self._watch.due = True  # after its current record, the loop checks the process id and ends the child
+        self._watch.due = True  # the loop then checks the process id after the current record, and ends the child
 
     def _pass_on_signals(self, now: float) -> None:
-        """Begin to drain after a signal. Called on the watchdog's thread, before duties that may fail or block."""
+        """Begin to drain after a signal. This is the watchdog's first duty, because later duties may fail or block."""
         if self._signals.asked and not self._stop.is_set():
             self._stop_deadline = now + self._config.drain_seconds + CLOSE_TIMEOUT_S
             self._supervisor.end()
@@ -303,10 +303,10 @@ class WorkerProcess:
         return [self._watch.record, *(call.records[0] for call in self._calls())]
 
     def _check_stop(self, now: float) -> None:
-        """End a process that does not stop in time.
+        """End the process if it does not stop in time after a signal.
 
-        If it is still in a handler, `setup` or `teardown`, this is after the drain and close timeouts. Otherwise it has
-        a second close timeout, because unreachable brokers may have used up the first one.
+        If a handler, `setup` or `teardown` still runs, the limit is the sum of the drain and close timeouts. Otherwise
+        the close timeout is added a second time, because unreachable brokers may have used up the first.
         """
         if now < self._stop_deadline:
             return
@@ -319,14 +319,14 @@ class WorkerProcess:
             end_process(NOT_CLOSED, {"stack": stack_of(threading.main_thread().ident)})
 
     def _record_calls(self, now: float) -> None:
-        """Store the records being handled and the hanging calls, for /member and for the termination message."""
+        """Store the hanging calls and the records being handled, for /member and the termination message."""
         wall = self._clock.wall()
         self._state.hangs = tuple((hang, wall - hang.seconds) for hang in self._watchdog.hangs)
         self._state.in_hand = tuple((each.record, wall - each.seconds) for each in self._watchdog.in_hand)
         self._last_word.record_held(self._held())
 
     def _check_setup(self, now: float) -> None:
-        """Report a `setup` that does not return. After the limit, end the process: nothing else can end the call."""
+        """Report a `setup` that does not return. After the limit, end the process, as the call cannot be cancelled."""
         before, (error, over) = self._state.hung_setup, self._setup.overdue(now)
         self._state.hung_setup = error
         if error is not None and before is None:
@@ -336,7 +336,7 @@ class WorkerProcess:
             end_process(SETUP_OVER_THE_LIMIT, {"error": str(error)}, error.reason)
 
     def _hung(self, hang: Hang, stack: str) -> None:
-        """Report a handler that exceeded its timeout; end the worker if the handler exceeded the poll interval, too.
+        """Report a handler call that exceeded its timeout. End the worker if the call also exceeded the poll interval.
         Called on the watchdog's thread."""
         details = {**about(hang.record), "seconds": round(hang.seconds, 1), "stack": stack}
         if not hang.over:
@@ -347,10 +347,10 @@ class WorkerProcess:
             self._give_up(details)
 
     def _give_up(self, details: dict[str, object]) -> None:
-        """Commit completed records, leave the group and end the worker, because a call in the executor hangs for too
-        long.
+        """End the worker because a call in the executor hangs. The loop first commits finished records and leaves the
+        group.
 
-        If the consume loop hangs as well, the process ends after twice `CLOSE_TIMEOUT_S`.
+        If the consume loop hangs as well, the process is ended after twice `CLOSE_TIMEOUT_S`.
         """
         if self._gave_up is not None:
             return

@@ -1,4 +1,4 @@
-"""One session of a worker in its group: a consumer, its loop and its producer. A fatal error ends the session."""
+"""A session of a worker: one group membership, with consumer, consume loop and producer. A fatal error ends it."""
 
 import logging
 import threading
@@ -38,12 +38,12 @@ from fleet_consumer.worker.stats import Stats
 LIBRDKAFKA_LOG = logging.getLogger("fleet_consumer.librdkafka")
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Timeout in seconds for acknowledgements, the last commit and leaving the group, after the current batch has ended."""
+"""Timeout in seconds for closing a session after its last batch: acknowledgements, last commit, leaving the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
-    """The components of a worker that outlive its sessions. `executor` comes from `make_executor`."""
+    """The components that all sessions of a worker share. `executor` is None if the loop's thread calls the handler."""
 
     config: WorkerConfig
     identity: PodIdentity
@@ -51,7 +51,7 @@ class WorkerContext:
     handler: Handler
     executor: Executor | None
     policy_file: MountedFile[Policies] | None
-    """Kept across sessions, because the last valid policies apply even if their file becomes unusable."""
+    """Shared by all sessions, because the last valid policies apply even if the file becomes invalid later."""
     skip_file: MountedFile[frozenset[Place]] | None
     watch: Watch
     clock: Clock
@@ -60,7 +60,7 @@ class WorkerContext:
 
 
 class Session:
-    """A worker's membership in its group, with the components that end with it."""
+    """A worker's membership in its group, and the components that are closed with it."""
 
     def __init__(self, loop: Loop, parts: LoopParts, follower: Follower | None, watch: BreakerWatch | None) -> None:
         self.loop = loop
@@ -75,7 +75,7 @@ class Session:
         self.loop.start()
 
     def step(self) -> bool:
-        """Run one round of the consume loop. Returns False if another session must begin. Raises FatalConsumerError."""
+        """Run one round of the consume loop. Returns False if a new session is required. Raises FatalConsumerError."""
         self.loop.step()
         return self._follower is None or self._follower.follow(self.loop.topics, self.loop.subscribe)
 
@@ -88,7 +88,7 @@ class Session:
 
 
 def open_session(worker: WorkerContext) -> Session:
-    """Create a consumer and its loop, not started. Raises errors of settings, credentials, policies and librdkafka."""
+    """Create a session without starting it. Raises errors of settings, credentials, policies and librdkafka."""
     config, clock = worker.config, worker.clock
     connection = connection_settings(config.brokers, worker.identity.worker)
     settings = consumer_settings(config, connection, worker.identity, worker.role)

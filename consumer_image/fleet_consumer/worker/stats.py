@@ -1,6 +1,6 @@
-"""A worker's counters: plain numbers, most of them updated once per batch, not per record.
+"""A worker's counters. They are plain numbers, and most of them are updated per batch, not per record.
 
-Only the consume loop's thread writes them; the metrics page reads them.
+Only the consume loop's thread changes the counters. The metrics page reads them.
 """
 
 from bisect import bisect_left
@@ -15,14 +15,14 @@ from fleet_consumer.handlers.executor import BusyTime
 HANDLING_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-"""Bucket bounds of the durations of handler calls, in seconds (default timeout: 60 s). They are the same in all
-workers, so that buckets can be added."""
+"""Bucket bounds for the durations of handler calls in seconds (default timeout: 60 s). All workers have the same
+bounds, so their buckets can be added."""
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bucket bounds of the lateness of retried records, in seconds."""
+"""Bucket bounds for the lateness of retried records in seconds."""
 
 
 class Histogram:
-    """Counts of values per bucket, as in Prometheus: a value belongs to the first bucket whose bound is not lower."""
+    """Counts of values per bucket. As in Prometheus, a value belongs to the first bucket with `value <= bound`."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -38,10 +38,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class Stats:
-    """Totals since the worker started; times in seconds.
+    """Totals since the worker started. Times are in seconds.
 
-    Retry counters change only for records that failed or came from a managed topic. A record that succeeds on its first
-    delivery updates none of them.
+    The retry counters change only for records that failed or came from a managed topic, not for a record that succeeds
+    on its first delivery.
     """
 
     done: int = 0
@@ -62,19 +62,19 @@ class Stats:
     suppressed: int = 0
     """Duplicate copies of a retry publish that were skipped."""
     damaged_headers: int = 0
-    """Deliveries whose `kr-` headers were invalid or incomplete, and were clamped or replaced."""
+    """Deliveries with invalid or incomplete `kr-` headers, which were clamped or replaced."""
     unknown_policies: int = 0
     """Failed deliveries with an unknown policy revision. The current revision was applied instead."""
     retry_publishes: Counter[str] = field(default_factory=Counter)
     """Records published to retry topics, by the canonical delay of their topic."""
     failures: Counter[str] = field(default_factory=Counter)
-    """Records sent to the failed topic, by the value of their `kr-reason`."""
+    """Records sent to the failed topic, by the value of the header `kr-reason`."""
     error_classes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Records sent to the failed topic, by reason and class. Bounded, because applications choose class names."""
+    """Records sent to the failed topic, by reason and error class. Bounded, as applications choose class names."""
     unreadable_offsets: int = 0
     """Offsets of unreadable data that were skipped at a user's request."""
     skipped: dict[Place, PassedBy] = field(default_factory=dict)
-    """The latest records and unreadable data that were skipped at a user's request."""
+    """The last records and unreadable offsets that were skipped at a user's request."""
     handling: Histogram = field(default_factory=lambda: Histogram(HANDLING_BOUNDS_S))
     """Durations of handler calls in seconds."""
     lateness: Histogram = field(default_factory=lambda: Histogram(LATENESS_BOUNDS_S))
@@ -84,7 +84,7 @@ class Stats:
 
     @property
     def handled(self) -> int:
-        """Number of records whose handling has ended, with any outcome. Any thread."""
+        """Number of finished records, with any outcome. Any thread may read it."""
         return self.done + self.failed + self.dropped + self.retried
 
     def count(self, result: str) -> None:
@@ -111,9 +111,9 @@ class Stats:
 ERROR_CLASSES_MAX: Final = 100
 ERROR_CLASS_CHARACTERS_MAX: Final = 128
 OTHER_CLASSES: Final = "…"
-"""Class name under which all error classes beyond the first hundred are counted."""
+"""Class name for all error classes after the first `ERROR_CLASSES_MAX`."""
 
-# Names of fields of `Stats`.
+# Outcomes of records. They are the names of the fields of `Stats` that count them.
 DONE = "done"
 FAILED = "failed"
 DROPPED = "dropped"

@@ -1,7 +1,7 @@
-"""A worker's sessions, one after the other, until the worker stops.
+"""Runs a worker's sessions, one after the other, until the worker stops.
 
-After an error that ends a consumer, the next session starts in the same process after a wait. If the pod exited
-instead, it would be restarted again and again, which hides the reason.
+After an error that ends a session, the next session starts in the same process after a wait. If the process exited
+instead, the pod would be restarted repeatedly, which would hide the reason.
 """
 
 import logging
@@ -18,17 +18,18 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
-"""Limit in seconds of the wait after a session that ended with an error: 1, 2, 4 … 30 s. Its partitions make no
+"""Longest wait in seconds after a session that ended with an error: 1, 2, 4 … 30 s. The worker's partitions make no
 progress during the wait."""
 
 FENCED_FIRST_S: Final = 5.0
 FENCED_MAX_S: Final = 300.0
-"""Limit of the wait in seconds for a fenced member, 5 min. When it joins again it fences the other member, so this wait
-bounds how often two members with the same instance id disturb the group."""
+"""Longest wait in seconds (5 min) after a member was fenced. When this member joins again, it fences the other member.
+The wait limits how often two members with the same instance id disturb the group."""
 
 
 class Supervisor:
-    """Runs the sessions. Used by the main thread, except `end`. Keeps the running session in `state.session`."""
+    """Runs the sessions on the main thread, and stores the current one in `state.session`. Any thread may call
+    `end`."""
 
     def __init__(self, worker: WorkerContext, state: WorkerState, signals: Signals) -> None:
         self._worker = worker
@@ -45,8 +46,8 @@ class Supervisor:
             try:
                 self._live_session()
             except Exception as error:
-                # Safe for any error, because a new session starts at the committed offsets: records may repeat, but
-                # none is lost.
+                # Continue after any error. A new session starts at the committed offsets, so records may be repeated,
+                # but none is lost.
                 if self._state.error is not error:
                     record_end(self._state, error, None, self._clock.wall())
                 delay = backoff.after(error, self._clock.monotonic() - began)
@@ -54,7 +55,7 @@ class Supervisor:
                 self._stop.wait(delay)
 
     def end(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        """Stop the loop before the session is closed, so that it drains; arguments as for `Loop.stop`. Any thread."""
+        """Stop the loop, so that it drains, and run no further session. Arguments as in `Loop.stop`. Any thread."""
         self._gives_up = self._gives_up or gives_up
         session = self._state.session
         if session is not None:
@@ -62,7 +63,7 @@ class Supervisor:
         self._stop.set()
 
     def _live_session(self) -> None:
-        """Run one session until the worker stops. Raises errors that end the consumer."""
+        """Run one session, until the worker stops or a new session is required. Raises errors that end the session."""
         began = self._clock.monotonic()
         session = open_session(self._worker)
         try:
@@ -70,7 +71,7 @@ class Supervisor:
             self._state.session, self._state.error = session, None
             while not self._stop.is_set():
                 if not session.step():
-                    # Records in flight finish first; otherwise they would be handled twice.
+                    # Let records in flight finish first. Otherwise the next session would handle them again.
                     session.loop.stop()
                     return
                 self._signals.keep()
@@ -80,7 +81,7 @@ class Supervisor:
             record_end(self._state, error, self._worker.watch.record, self._clock.wall())
             raise
         finally:
-            # An error while closing must not hide the original error, nor prevent the pod from ending.
+            # An error during the close must neither hide the original error nor keep the process from ending.
             self._state.session = None
             self._worker.watch.record = None
             try:
@@ -91,7 +92,7 @@ class Supervisor:
                 self._end_calls()
 
     def _end_calls(self) -> None:
-        """Cancel calls that still run after the drain; end the process if they do not stop."""
+        """Cancel the calls that still run after the drain. End the process if they do not stop."""
         executor = self._worker.executor
         if executor is None or not executor.calls():
             return
@@ -109,8 +110,8 @@ class SessionBackoff:
         self._fenced = Backoff(FENCED_FIRST_S, FENCED_MAX_S, lambda: 1.0)
 
     def after(self, error: Exception, lived_s: float) -> float:
-        """Return the seconds to wait after a session of `lived_s` seconds that ended with `error`. A session that lived
-        longer than the longest wait resets the back-off."""
+        """Return the seconds to wait after a session that ended with `error` after `lived_s` seconds. A session longer
+        than the longest wait resets the back-off."""
         fenced = isinstance(error, FencedInstance)
         backoff = self._fenced if fenced else self._usual
         if lived_s > (FENCED_MAX_S if fenced else BACKOFF_MAX_S):

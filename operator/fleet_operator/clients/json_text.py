@@ -1,9 +1,9 @@
 """Reads and writes the JSON of Kubernetes objects with orjson, or with the standard library for values that orjson
 refuses.
 
-orjson refuses lone surrogates, and deep nesting that the API server accepts. Anybody may write such an object, and it
-must not make the other objects in a list unreadable. The choice of the library depends only on the value, so equal
-values have equal digests. An integer beyond 64 bits is read as the nearest float, as in the API server.
+orjson refuses lone surrogates, and deep nesting that the API server accepts. Anybody may create an object with such
+values, and one such object must not make a whole list unreadable. The choice of the library depends only on the value,
+so equal values have equal digests. An integer beyond 64 bits is read as the nearest float, as in the API server.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """
@@ -23,7 +23,7 @@ def loads(text: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The JSON text of a value. Raises TypeError for a value that JSON cannot hold, and RecursionError."""
+    """Encode a value as JSON. Raises TypeError for a value that JSON cannot represent, and RecursionError."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -31,7 +31,8 @@ def dumps(value: Any) -> bytes:
 
 
 def packed(value: Any) -> bytes:
-    """Like `dumps`, for text kept in memory. It is copied, because orjson's buffer is several times its length."""
+    """Like `dumps`, for text that is kept in memory. Returns a copy, because orjson's buffer is several times as long
+    as the text."""
     return bytes(memoryview(dumps(value)))
 
 

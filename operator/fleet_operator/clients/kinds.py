@@ -1,6 +1,6 @@
 """The kinds of Kubernetes objects that the operator reads or writes, and their URL paths. No I/O.
 
-The list is closed, because the RBAC rules in the chart grant permissions for exactly these kinds.
+The list is complete, because the chart's RBAC rules grant permissions for exactly these kinds.
 
 Decision: docs/decisions/0029-trimmed-caches.md.
 """
@@ -28,7 +28,8 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of the collection, one object or its subresource. The namespace None means all namespaces."""
+        """The URL path of a collection, of one object (`name`), or of an object's subresource. The namespace None means
+        all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if namespace is not None:
@@ -63,19 +64,20 @@ LEASE: Final = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io", "v1", "Event", "events")
 TOKEN_REVIEW: Final = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews")
 SUBJECT_ACCESS_REVIEW: Final = Kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews")
-"""The API server answers reviews, and stores none; they have no namespace."""
+"""A review is answered by the API server but not stored, and has no namespace."""
 
 KINDS: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Kind))
 _BY_TYPE: Final = {(kind.api_version, kind.kind): kind for kind in KINDS}
 
 
 def kind_of(body: JsonObject) -> Kind:
-    """The kind of an object. Raises KeyError for a kind that is not in the closed list."""
+    """The kind of an object. Raises KeyError for a kind that this module does not define."""
     return _BY_TYPE[body["apiVersion"], body["kind"]]
 
 
 def identity(body: JsonObject) -> JsonObject:
-    """The identifying part of a patch that applies only to this version of the object."""
+    """The metadata of a patch that applies only to this version of the object: name, namespace, uid and
+    resourceVersion."""
     metadata = {name: body["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
 
@@ -103,15 +105,15 @@ class View:
     """The fields of a kind's objects that are kept. `trim` reduces an object to these fields, and is idempotent.
 
     Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and make it as large as the API
-    server accepts. Such objects cannot fill the operator's memory, because pages of lists have a bounded size, and each
-    is trimmed before the next one is requested. With `metadata_only`, only metadata is requested.
+    server accepts. Such objects cannot fill the operator's memory: each page of a list has a bounded size, and is
+    trimmed before the next page is requested. With `metadata_only`, only metadata is requested.
     """
 
     trim: Callable[[JsonObject], JsonObject] = _whole
     metadata_only: bool = False
 
     def accepts(self, *, many: bool) -> str:
-        """The Accept header of a list (`many`), or of a watch or a read of one object."""
+        """The value of the Accept header: for a list if `many`, otherwise for a watch or a read of one object."""
         return _METADATA.format(suffix="List" if many else "") if self.metadata_only else "application/json"
 
 

@@ -1,7 +1,7 @@
 """The operator's client of the Kubernetes API, over `kubernetes.aio`, and its errors.
 
-It returns plain dicts. The library's models are not used, because they validate responses, and may raise an error after
-a write has already succeeded.
+It returns plain dicts. The library's models are not used: they validate responses, so they may raise an error after a
+successful write.
 
 This module does not retry or cache. A failed call raises one of the errors below, and the work queue retries the key
 later. A write with an unknown outcome is repeated, because every write of the operator is idempotent.
@@ -30,12 +30,14 @@ FIELD_MANAGER: Final = "consumer-fleet"
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 CALLS_AT_ONCE_MAX: Final = 32
-"""Maximum number of concurrent calls, to limit sockets and the API server's load. A reconcile makes one at a time."""
+"""Maximum number of concurrent calls, to limit sockets and the API server's load. A reconcile makes one call at a
+time."""
 
 WATCH_SECONDS: Final = 300
 """Time in seconds after which the API server ends a watch. The next watch continues from its last resourceVersion."""
 SILENCE_SECONDS: Final = 70.0
-"""Time without data after which a watch connection counts as dead; the API server sends a bookmark every minute."""
+"""Time without data after which a watch connection counts as dead. The API server sends a bookmark about every
+minute."""
 CONNECT_SECONDS: Final = 10.0
 
 PAGE_OBJECTS: Final = 5
@@ -44,10 +46,11 @@ PAGE_OBJECTS_MAX: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
 """Target size of a page. It is small, because parsing a page blocks the event loop for milliseconds."""
 PAGE_BYTES_MAX: Final = 8 * PAGE_BYTES
-"""Size above which a page is requested again with fewer objects, as when hundreds of large ones follow small ones."""
+"""Size above which a page is requested again with fewer objects, for example if hundreds of large objects follow small
+ones."""
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
-"""Length to which text from the API server is cut in errors, logs and conditions."""
+"""Maximum length of text from the API server in errors, logs and conditions; longer text is cut."""
 
 
 class KubeError(Exception):
@@ -68,7 +71,7 @@ class KubeConflictError(KubeError):
 
 
 class KubeExpiredError(KubeError):
-    """The requested resourceVersion is too old (410), so that a new list is needed."""
+    """The requested resourceVersion is too old (410); a new list is needed."""
 
     reason = "Expired"
 
@@ -120,7 +123,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """A change of an object; `body` is None for a bookmark. `gone`: deleted, or no longer selected by the watch."""
+    """A change of an object; `body` is None for a bookmark. `gone`: the object was deleted, or the watch no longer
+    selects it."""
 
     resource_version: str
     body: JsonObject | None
@@ -129,7 +133,7 @@ class WatchEvent:
 
 UNTYPED: Final = "failed to create typed patch object"
 """Beginning of the API server's message about an applied object with a field that the schema lacks. The API server
-reports this as an internal error (500), although a retry cannot succeed."""
+reports this error as an internal error (500), although a retry cannot succeed."""
 
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
@@ -141,20 +145,22 @@ def _error(status: int, text: str, where: str, retry_after: float | None) -> Kub
 
 
 def _retry_after(headers: Any) -> float | None:
-    """The value of Retry-After in seconds. The API server sends no other form."""
+    """The value of Retry-After in seconds. The API server never sends a date."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isascii() and value.isdigit() else None
 
 
 class KubeClient:
-    """Makes API calls, all on the event loop of the first call. All methods raise only subclasses of KubeError."""
+    """Makes API calls. All calls must be on the event loop of the first call. All methods raise only subclasses of
+    KubeError."""
 
     def __init__(self, api: ApiClient) -> None:
         self.answered: Callable[[str, str, int], None] = lambda verb, plural, status: None
         """Called after each request with the HTTP verb, the plural of the kind, and the status code (0: no answer)."""
         self._api = api
         self._slots = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
-        # The library is used only to renew credentials, because its requests cost 1.5 times as much as the session's.
+        # The library is used only to renew credentials, because its requests take 1.5 times the CPU time of the
+        # session's requests.
         rest, configuration = api.rest_client, api.configuration
         self._route = {
             "timeout": aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
@@ -263,7 +269,8 @@ class KubeClient:
         return await self._apply(body, subresource="status")
 
     async def create(self, body: JsonObject, *, strict: bool = False) -> JsonObject:
-        """Raises KubeConflictError if the name is taken. With `strict`, unknown fields are refused, as by `apply`."""
+        """Create an object. Raises KubeConflictError if the name is taken. With `strict`, unknown fields are refused,
+        as by `apply`."""
         path = kind_of(body).path(body["metadata"]["namespace"])
         query = [("fieldManager", FIELD_MANAGER), *([("fieldValidation", "Strict")] if strict else ())]
         return await self._call("POST", path, query, body)
@@ -275,19 +282,21 @@ class KubeClient:
         return status
 
     async def replace(self, body: JsonObject) -> JsonObject:
-        """Replace an object. Raises KubeConflictError if its `resourceVersion` differs from that in `body`."""
+        """Replace an object. Raises KubeConflictError if the stored object's `resourceVersion` differs from the one in
+        `body`."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
 
     async def merge(self, body: JsonObject) -> JsonObject:
-        """Merge-patch an object, whichever field manager owns the fields. Raises KubeNotFoundError, and
-        KubeConflictError if its `resourceVersion` differs from that in `body`."""
+        """Merge-patch an object, whichever field manager owns the fields. Raises KubeNotFoundError if the object does
+        not exist, and KubeConflictError if its `resourceVersion` differs from the one in `body`."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str, version: str | None = None) -> bool:
-        """Delete the object with this uid and, if set, resourceVersion `version`. Returns False if there is none."""
+        """Delete the object if it has this uid and, if `version` is set, this resourceVersion. Returns False if no such
+        object exists."""
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -365,7 +374,7 @@ def _unreachable(where: str, error: BaseException) -> KubeUnavailableError:
 
 
 def _event_of(line: bytes, kind: Kind, view: View, where: str) -> WatchEvent:
-    """Parse a line of a watch. Raises the error that an ERROR event contains."""
+    """Parse one line of a watch response. Raises the error that an ERROR event contains."""
     try:
         event = json_text.loads(line)
     except (ValueError, RecursionError) as error:
@@ -376,19 +385,19 @@ def _event_of(line: bytes, kind: Kind, view: View, where: str) -> WatchEvent:
     version: str = seen["metadata"]["resourceVersion"]
     if event["type"] == "BOOKMARK":
         return WatchEvent(version, None)
-    # PartialObjectMetadata has its own type, which is replaced.
+    # The type of PartialObjectMetadata is replaced by the requested kind's type.
     body = view.trim({**seen, "apiVersion": kind.api_version, "kind": kind.kind})
     return WatchEvent(version, body, gone=event["type"] == "DELETED")
 
 
 def _plural_of(path: str) -> str:
-    """The plural of the kind in a path that `Kind.path` has built."""
+    """Extract the kind's plural from a path that `Kind.path` has built."""
     parts = path.split("/")
     return parts[parts.index("namespaces") + 2] if "namespaces" in parts else parts[-1]
 
 
 async def read_body(answer: aiohttp.ClientResponse, bytes_max: int) -> bytes | None:
-    """Return the body, or None, without reading on, if it is longer than `bytes_max`. Raises aiohttp's errors."""
+    """Read the body. Stops reading and returns None if the body is longer than `bytes_max`. Raises aiohttp's errors."""
     pieces, left = list[bytes](), bytes_max + 1
     while piece := await answer.content.read(left):
         pieces.append(piece)
@@ -402,7 +411,7 @@ async def read_lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     async for data in answer.content.iter_any():
         head, newline, rest = data.rpartition(b"\n")
         if not newline:
-            parts.append(data)  # joined only once per line, because a long line arrives in many pieces
+            parts.append(data)  # pieces are joined once per line, because a long line arrives in many pieces
             continue
         for line in b"".join((*parts, head)).split(b"\n"):
             if line:

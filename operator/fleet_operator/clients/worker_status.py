@@ -32,19 +32,19 @@ GENERATION_MAX: Final = 2**31 - 1
 OFFSET_MAX: Final = 2**63 - 1
 ANSWER_BYTES_MAX: Final = 1 << 20
 """Maximum size of a report. Workers of earlier images list each paused and stuck partition, and 5,000 partitions behind
-an open breaker take 0.8 MB. A larger report may be malicious (pods run users' code), and counts as no answer."""
+an open breaker take 0.8 MB. A larger report may be malicious, because pods run users' code; it counts as no answer."""
 WORD_CHARACTERS_MAX: Final = 128
 REASON_CHARACTERS_MAX: Final = 255
 REJOINS_MAX: Final = 20
 KINDS_MAX: Final = 20
-"""Maximum number of failure kinds (reason and error class) that are read from a report. Workers list no more."""
+"""Maximum number of failure kinds (reason and error class) that are read from a report. Workers never list more."""
 SLOTS_MAX: Final = 1024
 """Maximum number of handler slots (concurrency) that a worker's settings allow."""
 IN_HAND_MAX: Final = 100
-"""Maximum number of in-flight records that are read from a report. Workers list no more."""
+"""Maximum number of in-flight records that are read from a report. Workers never list more."""
 GAPS_MAX: Final = 200
-"""Maximum number of gaps (deleted records) that are read from a report. No decision depends on gaps. The status only
-counts them, together with gaps that the observer found."""
+"""Maximum number of gaps (deleted records) that are read from a report. No decision depends on gaps: the status only
+shows their number, together with gaps that the observer found."""
 
 
 class WorkerStatusClient:
@@ -87,7 +87,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
         breaker = answer.get("breaker")
         return WorkerObservation(
             pod=pod,
-            # A truncated id matches no member of the group, so the worker counts as foreign and the fleet is not
+            # A truncated id matches no member of the group. The worker then counts as foreign, and the fleet is not
             # scaled.
             member_id=_text(answer.get("memberId"), members.ID_CHARACTERS_MAX),
             generation=_number(answer.get("generation", -1), GENERATION_MAX),
@@ -99,7 +99,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
             ended_message=_text(ended.get("message"), MESSAGE_CHARACTERS_MAX),
             ended_since=_time(ended.get("since")),
             breaker=_text(breaker["state"]) if breaker else CLOSED,
-            # Counts are rounded to buckets, because one more failed record is no reason to reconcile a group.
+            # Counts are rounded to buckets, so that a group is not reconciled for each further failed record.
             failed={
                 _kind(entry): lag.lag_bucket(_number(entry["records"], OFFSET_MAX))
                 for entry in (answer.get("failed") or ())[:KINDS_MAX]
@@ -115,7 +115,7 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:
-    """The reason of a permanent failure, as the API spells it, and the error's class."""
+    """Convert a failure kind to the reason of a permanent failure, as the API spells it, and the error class."""
     return failure_reasons.to_api(_text(entry["reason"])), _text(entry.get("errorClass"))
 
 
@@ -140,7 +140,8 @@ def _passed(entry: dict[str, Any]) -> PassedBy:
 
 
 def _work(entry: dict[str, Any] | None) -> WorkObservation | None:
-    """Parse the work of a worker; None for an earlier image, which does not report it. Raises ValueError."""
+    """Parse a worker's busy time, records and slots; None for an earlier image, which does not report them. Raises
+    ValueError."""
     if entry is None:
         return None
     busy_seconds, records = _finite(entry["busySeconds"]), _number(entry["records"], OFFSET_MAX)
@@ -159,8 +160,9 @@ def _in_hand(entry: dict[str, Any]) -> RecordInHand:
 
 
 def _stuck_partitions(entries: Iterable[dict[str, Any]]) -> tuple[StuckPartition, ...]:
-    """Parse stuck partitions. Returns, in this order: the STUCK_MAX oldest, for the status; the oldest other one with a
-    reason in `DEPLOYMENT_REASONS`, if any; and up to REPLICAS_MAX others, whose reason and message are left out.
+    """Parse stuck partitions. Returns, in this order: the STUCK_MAX oldest stuck partitions, for the status; of the
+    others, the oldest with a reason in `DEPLOYMENT_REASONS`, if any; and up to REPLICAS_MAX further ones, without
+    reason and message.
 
     Each stuck partition counts as one worker that must not be removed (planning/scaling/load.py). REPLICAS_MAX stuck
     partitions prevent any scale-down, so no more are kept. If partitions are omitted, a fleet may still be scaled up,
@@ -185,7 +187,8 @@ def _stuck(entry: dict[str, Any]) -> StuckPartition:
 
 
 def _topic(entry: dict[str, Any]) -> str:
-    """Raises ValueError for a non-ASCII name, because Kafka allows none, and each character could take 4 bytes."""
+    """Parse a topic name. Raises ValueError for a non-ASCII name: Kafka allows only ASCII, and other characters take up
+    to 4 bytes."""
     topic = _text(entry["topic"], members.TOPIC_CHARACTERS_MAX)
     if not topic.isascii():
         raise ValueError(f"{topic} is not a topic name")
@@ -214,7 +217,7 @@ def _time(value: Any) -> float | None:
 
 
 def _finite(value: Any) -> float:
-    """A finite number. Raises ValueError, and OverflowError for an integer that no float can hold."""
+    """Parse a finite number. Raises ValueError, and OverflowError for an integer beyond the range of a float."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value} is not finite")

@@ -1,8 +1,8 @@
 """Identity and permissions of viewers: TokenReviews and SubjectAccessReviews, with bounded caches.
 
-The API server decides both, so the console shows nobody more than `kubectl get` does. Its answers are kept for
-TOKEN_SECONDS and ACCESS_SECONDS. A token that is revoked, or a permission that is withdrawn, therefore counts for at
-most this time. If the API server does not answer, nobody sees anything: KubeUnavailableError reaches the server.
+The API server decides both, so the console shows a user no more than `kubectl get` does. Its answers are cached for
+TOKEN_SECONDS and ACCESS_SECONDS, so a revoked token or a withdrawn permission works no longer than that. If the API
+server does not answer, KubeUnavailableError is raised, and the server shows nothing.
 """
 
 import asyncio
@@ -22,33 +22,36 @@ ACCESS_SECONDS: Final = 10.0
 TOKENS_MAX: Final = 10_000
 ANSWERS_MAX: Final = 50_000
 TOKEN_CHARACTERS_MAX: Final = 16_384
-"""Limit of a token. Tokens of identity providers with many groups have some kilobytes."""
+"""Maximum length of a token. An identity provider's token with many groups has several kilobytes."""
 REVIEWS_AT_ONCE_MAX: Final = 8
-"""TokenReviews at the same time, and as many SubjectAccessReviews, so that guesses of tokens hold up nobody."""
+"""Maximum number of concurrent TokenReviews. SubjectAccessReviews have a separate limit of the same size, so that
+guessed tokens do not delay signed-in viewers."""
 KNOWN_SECONDS: Final = 86_400.0
-"""Time after which a token that was valid counts as unknown again."""
+"""Time after which a token that was once valid counts as unknown again."""
 REFUSALS_MAX: Final = 30
-"""Largest number of refused tokens within REFUSAL_SECONDS. Beyond it, unknown tokens must wait, so that nobody makes
-the operator flood the API server with guesses."""
+"""Maximum number of refused tokens within REFUSAL_SECONDS. Above this limit, unknown tokens are not reviewed, so that
+guesses do not flood the API server."""
 REFUSAL_SECONDS: Final = 10.0
 NAMESPACES_MAX: Final = 100
-"""Namespaces that are checked one by one for a viewer who may not list all."""
+"""Maximum number of namespaces that are checked one by one for a viewer without permission to list all namespaces."""
 QUESTIONS_MAX: Final = 300
-"""Largest number of SubjectAccessReviews for one viewer in ACCESS_SECONDS: three lists of all namespaces."""
+"""Maximum number of SubjectAccessReviews for one viewer in ACCESS_SECONDS: enough for three views of the list of
+fleets."""
 LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A name that a namespace can have."""
+"""The syntax of a namespace's name (an RFC 1123 label)."""
 
 Value = TypeVar("Value")
 Review = Callable[[Kind, JsonObject], Awaitable[JsonObject]]
 
 
 class TooManyAttemptsError(Exception):
-    """Too many tokens were refused lately, or one viewer needs too many reviews: further ones must wait."""
+    """Too many tokens were refused recently, or one viewer needs too many reviews; the request must be repeated
+    later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The user of a token, as the API server named it. `extra` are further attributes, which authorizers may use."""
+    """The user of a token, as a TokenReview returned it. `extra` has further attributes, which authorizers may use."""
 
     name: str
     uid: str = ""
@@ -57,8 +60,8 @@ class Viewer:
 
 
 class Expiring(Generic[Value]):
-    """A cache of at most `most` values, each kept for `seconds`. The value that was stored first gives way. Expired
-    values leave when another one is stored."""
+    """A cache of at most `most` values, each kept for `seconds`. A full cache drops its oldest value. Expired values
+    are removed when another value is stored."""
 
     def __init__(self, clock: Clock, seconds: float, most: int) -> None:
         self._clock, self._seconds, self._most = clock, seconds, most
@@ -68,7 +71,7 @@ class Expiring(Generic[Value]):
         return len(self._values)
 
     def find(self, key: Hashable) -> tuple[Value] | None:
-        """The value of a key, in a tuple, because None can be a value; None if there is none."""
+        """The unexpired value of a key, in a tuple, because a value may be None; None without a value."""
         found = self._values.get(key)
         if found is None or found[0] <= self._clock.monotonic():
             return None
@@ -86,7 +89,7 @@ class Expiring(Generic[Value]):
 
 
 class Access:
-    """Answers of the API server about tokens and permissions. Used on one event loop."""
+    """Reviews tokens and permissions, and caches the API server's answers. Used on one event loop."""
 
     def __init__(
         self, review: Review, clock: Clock, *, token_s: float = TOKEN_SECONDS, access_s: float = ACCESS_SECONDS
@@ -104,10 +107,10 @@ class Access:
         self._refusals: list[float] = []
 
     async def viewer_of(self, token: str) -> Viewer | None:
-        """The user of a token; None if the API server refuses it. Raises KubeError and TooManyAttemptsError."""
+        """The user of a token; None if the API server refuses the token. Raises KubeError and TooManyAttemptsError."""
         if not token or len(token) > TOKEN_CHARACTERS_MAX or not token.isascii() or not token.isprintable():
             return None
-        digest = hashlib.sha256(token.encode()).digest()  # the cache does not keep tokens
+        digest = hashlib.sha256(token.encode()).digest()  # the cache holds only digests, not tokens
         found = self._viewers.find(digest)
         if found is not None:
             return found[0]
@@ -116,7 +119,8 @@ class Access:
         return await self._once(digest, self._token_slots, lambda: self._try(digest, token))
 
     def _require_few_refusals(self) -> None:
-        """Raise TooManyAttemptsError if the unknown tokens that were refused lately, or are under review, are many."""
+        """Raise TooManyAttemptsError if unknown tokens that are under review or were refused recently reach
+        REFUSALS_MAX."""
         now = self._clock.monotonic()
         self._refusals = [at for at in self._refusals if at > now - REFUSAL_SECONDS]
         if len(self._refusals) + self._trying >= REFUSALS_MAX:
@@ -125,11 +129,11 @@ class Access:
             )
 
     async def _try(self, digest: bytes, token: str) -> Viewer | None:
-        """Review a token. Tokens that were valid before are exempt from the limit of refusals, because otherwise
-        guesses would sign everybody out."""
+        """Review a token. Tokens that were valid before are exempt from the limit on refusals, because otherwise
+        guessed tokens would sign everybody out."""
         if self._known.find(digest) is not None:
             return await self._authenticate(digest, token)
-        self._require_few_refusals()  # again, because others were refused while this one waited
+        self._require_few_refusals()  # again, because other tokens may have been refused while this token waited
         self._trying += 1
         try:
             return await self._authenticate(digest, token)
@@ -151,8 +155,8 @@ class Access:
         return viewer
 
     async def may(self, viewer: Viewer, verb: str, kind: Kind, namespace: str) -> bool:
-        """True if the viewer may do this to objects of a kind in a namespace; empty: in all. Nobody may in a namespace
-        that cannot exist. Raises KubeError and TooManyAttemptsError."""
+        """True if the viewer has permission for this verb on a kind in a namespace (empty: in all namespaces). False
+        for an invalid namespace name. Raises KubeError and TooManyAttemptsError."""
         if namespace and LABEL.fullmatch(namespace) is None:
             return False
         question = (viewer, verb, kind, namespace)
@@ -164,7 +168,7 @@ class Access:
         return await self._once(question, self._answer_slots, lambda: self._authorize(*question))
 
     def _count(self, viewer: Viewer) -> None:
-        """Count a question about a viewer. Raises TooManyAttemptsError."""
+        """Count a permission check of a viewer. Raises TooManyAttemptsError above QUESTIONS_MAX."""
         found = self._questions.find(viewer)
         counter = found[0] if found is not None else count()
         if found is None:
@@ -187,8 +191,8 @@ class Access:
         return allowed
 
     async def readable(self, viewer: Viewer, kind: Kind, namespaces: Iterable[str]) -> frozenset[str] | None:
-        """The namespaces whose objects of a kind the viewer may list, of the first NAMESPACES_MAX that are given; None
-        for all namespaces. Raises KubeError."""
+        """The namespaces in which the viewer may list objects of a kind; None for all namespaces. Only the first
+        NAMESPACES_MAX of the given namespaces are checked. Raises KubeError and TooManyAttemptsError."""
         if await self.may(viewer, "list", kind, ""):
             return None
         asked = sorted(set(namespaces))[:NAMESPACES_MAX]
@@ -196,7 +200,8 @@ class Access:
         return frozenset(name for name, allowed in zip(asked, answers, strict=True) if allowed)
 
     async def _once(self, key: Hashable, slots: asyncio.Semaphore, ask: Callable[[], Awaitable[Value]]) -> Value:
-        """Ask once for all who ask at the same time. The question goes on if one of them is cancelled."""
+        """Share one call among all concurrent callers with the same key. The call continues if a caller is
+        cancelled."""
         asking: asyncio.Future[Value] | None = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.ensure_future(_bounded(slots, ask))

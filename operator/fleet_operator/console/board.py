@@ -1,8 +1,8 @@
 """The console's copy of the list of fleets, and its reads of the operator's caches.
 
-The caches and observations belong to the operator's event loop, so everything is read there, in microseconds. Rows are
-built when an object changes, from the body that the cache has just parsed. They cross to the console's thread in a
-queue.
+The caches and observations belong to the operator's event loop, so every read runs on that loop, for microseconds. Rows
+are built when an object changes, from the body that the cache has just parsed. A queue passes the rows to the console's
+thread.
 """
 
 import asyncio
@@ -29,15 +29,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One ConsumerGroup at one time: its object, the newest observation of its cluster, and its KafkaCluster."""
+    """One ConsumerGroup: its object, the newest observation of its Kafka cluster, and its KafkaCluster, all read
+    together."""
 
     body: JsonObject
     observation: ClusterObservation | None
     cluster: JsonObject | None = None
 
     def seen(self, now: float) -> ClusterObservation | None:
-        """The observation as reconciles see it: marked as unreachable if its observer hangs, and as not `current` if it
-        was made over a connection that has been edited since."""
+        """The observation as reconciles use it: marked unreachable if its observer hangs, and not `current` if the
+        KafkaCluster's connection has been edited since."""
         if self.observation is None or self.cluster is None:
             return self.observation
         try:
@@ -49,8 +50,8 @@ class Facts:
 
 
 class Source:
-    """Reads of the operator's caches and observations. Create it on the operator's event loop, before the caches are
-    filled; the coroutines may be awaited on any other loop."""
+    """Reads of the operator's caches and observations. Create a Source on the operator's event loop, before the caches
+    are filled; await its coroutines on any other loop."""
 
     def __init__(self, store: Store, observers: ObserverPool) -> None:
         self.changes: deque[tuple[Key, FleetRow | None]] = deque()
@@ -61,11 +62,11 @@ class Source:
     def _changed(self, key: Key, body: JsonObject | None) -> None:
         try:
             self.changes.append((key, None if body is None else fleet_row(body)))
-        except (AttributeError, KeyError, TypeError, ValueError):  # a page must never stop the caches
+        except (AttributeError, KeyError, TypeError, ValueError):  # an error of the console must never stop the caches
             log.warning("the console cannot read a status", extra={"group": "/".join(key)}, exc_info=True)
 
     async def facts(self, key: Key) -> Facts | None:
-        """The facts about a ConsumerGroup; None if it does not exist."""
+        """Read the facts about a ConsumerGroup; None if the ConsumerGroup does not exist."""
         return await self._there(lambda: self._facts(key))
 
     def _facts(self, key: Key) -> Facts | None:
@@ -88,7 +89,8 @@ class Source:
 
 @dataclass(slots=True)
 class Board:
-    """All fleets, as the console shows them. Used on the console's thread. `version` grows with each change."""
+    """The rows of all fleets, and the histories for plots. Used on the console's thread. `version` increases with each
+    change."""
 
     rows: dict[Key, FleetRow] = field(default_factory=dict)
     histories: dict[Key, History] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Board:
     _namespaces: tuple[int, list[str]] = (-1, [])
 
     def take(self, changes: deque[tuple[Key, FleetRow | None]], now: float) -> None:
-        """Apply changes, oldest first. The numbers of scaled fleets are recorded for plots."""
+        """Apply changes, oldest first, and record the numbers of scaled fleets for plots. `now` is in epoch seconds."""
         while changes:
             key, row = changes.popleft()
             self.version += 1
@@ -110,13 +112,13 @@ class Board:
                 self.histories.setdefault(key, History()).record(row, now)
 
     def ordered(self) -> list[FleetRow]:
-        """All rows in the order of the list, sorted once for each version."""
+        """All rows, sorted as in the list of fleets. They are sorted once per version."""
         if self._ordered[0] != self.version:
             self._ordered = self.version, in_order(self.rows.values())
         return self._ordered[1]
 
     def namespaces(self) -> list[str]:
-        """The namespaces that have fleets, in order."""
+        """The namespaces that have fleets, sorted by name."""
         if self._namespaces[0] != self.version:
             self._namespaces = self.version, sorted({namespace for namespace, _ in self.rows})
         return self._namespaces[1]

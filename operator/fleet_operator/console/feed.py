@@ -1,4 +1,4 @@
-"""Changes for open pages, by server-sent events: each page is rendered once a second at most, for all who see it."""
+"""Sends changes to open pages as server-sent events. A page is rendered at most once a second, for all its viewers."""
 
 import asyncio
 import logging
@@ -11,23 +11,24 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 1.0
 WAITING_MAX: Final = 2
-"""Fragments that wait for a slow viewer. Beyond them the viewer's stream ends; the browser opens it again."""
+"""Maximum number of fragments that wait for a slow viewer. One more ends the viewer's stream; the browser opens a new
+stream."""
 STREAMS_MAX: Final = 200
 VIEWER_STREAMS_MAX: Final = 10
 TICK_BUDGET_SECONDS: Final = 0.3
-"""Time after which a round pauses until the next tick. Pages that were not rendered come first then, so pages become
-slower if they are many, and the operator does not."""
+"""Time after which a round of rendering pauses until the next tick, which begins with the remaining pages. Many open
+pages therefore slow down each other, but not the operator."""
 
 Render = Callable[[], Awaitable[str | None]]
 
 
 class TooManyStreamsError(Exception):
-    """The console has STREAMS_MAX open streams, or one viewer has VIEWER_STREAMS_MAX."""
+    """The console already has STREAMS_MAX open streams, or the viewer has VIEWER_STREAMS_MAX."""
 
 
 @dataclass(eq=False, slots=True)
 class Stream:
-    """The stream of one open page. `dropped`: the viewer was too slow, or the page no longer exists."""
+    """The stream of one open page. `dropped` is set if the viewer was too slow, or if the page no longer exists."""
 
     viewer: str
     fragments: asyncio.Queue[str] = field(default_factory=lambda: asyncio.Queue(WAITING_MAX))
@@ -42,7 +43,7 @@ class Stream:
 
 @dataclass(slots=True)
 class _Topic:
-    """A page with its open streams. `last`: the newest fragment, which a new stream gets at once."""
+    """A page with its open streams. `last` is the newest fragment, with which each new stream begins."""
 
     render: Render
     streams: set[Stream] = field(default_factory=set)
@@ -50,7 +51,8 @@ class _Topic:
 
 
 class Feed:
-    """Renders the pages that somebody sees. Used on one event loop. `prepare` is called before each round."""
+    """Renders the pages that have open streams. Used on one event loop. `prepare` is called before each round of
+    rendering."""
 
     def __init__(self, prepare: Callable[[], None]) -> None:
         self._prepare = prepare
@@ -62,8 +64,8 @@ class Feed:
         return sum(len(topic.streams) for topic in self._topics.values())
 
     def subscribe(self, key: Hashable, render: Render, viewer: str) -> Stream:
-        """Open a stream of a page. Equal keys share one rendering, so a key must contain what the viewer may read.
-        Raises TooManyStreamsError."""
+        """Open a stream of a page. Pages with equal keys are rendered once, so a key must include the viewer's
+        permissions. Raises TooManyStreamsError."""
         own = sum(stream.viewer == viewer for topic in self._topics.values() for stream in topic.streams)
         if own >= VIEWER_STREAMS_MAX:
             raise TooManyStreamsError(f"{own} of your pages are open: close some, or reload this page later")
@@ -90,8 +92,8 @@ class Feed:
             await self.render_all()
 
     async def render_all(self) -> None:
-        """Render each page that somebody sees, and offer it to its streams if it has changed. Beyond
-        TICK_BUDGET_SECONDS, the remaining pages are left to the next call."""
+        """Render each page with open streams, and send it to the streams if it has changed. After TICK_BUDGET_SECONDS,
+        the remaining pages are left to the next call."""
         try:
             self._prepare()
         except Exception:
@@ -102,7 +104,7 @@ class Feed:
         until = loop.time() + TICK_BUDGET_SECONDS
         while self._due and loop.time() < until:
             await _render(self._due.popleft())
-            await asyncio.sleep(0)  # requests are answered between pages
+            await asyncio.sleep(0)  # let the event loop answer requests between two pages
 
 
 async def _render(topic: _Topic) -> None:

@@ -1,4 +1,4 @@
-"""The console's pages: what a URL shows, rendered with minijinja, whose templates escape every value."""
+"""Builds and renders the console's pages with minijinja. The templates escape every value."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ from fleet_operator.planning.observation import ClusterObservation
 
 TABS: Final = {"": "Fleet", "retries": "Retries", "scaling": "Scaling", "backfills": "Backfills"}
 PLOT_SECONDS: Final = 10.0
-"""Period in which plots move to the left if nothing else changes."""
+"""Interval at which plots are redrawn, with the time axis moved on, if no value changes."""
 STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. Viewers with equal `key` see the same. `render` returns its live part; None if the fleet is gone."""
+    """A page. Pages with equal `key` have the same content. `render` returns the live part; None if the fleet was
+    deleted."""
 
     key: Hashable
     title: str
@@ -52,7 +53,8 @@ class Pages:
         return self._environment.render_template(template, **context)
 
     def list_page(self, query: ListQuery, namespaces: frozenset[str] | None, *, cut: bool) -> Page:
-        """The list of fleets in these namespaces (None: all). `cut`: some namespaces were not checked."""
+        """The list of fleets in these namespaces (None: all). `cut`: some namespaces were not checked for
+        permissions."""
         made: tuple[int, str] | None = None
 
         async def render() -> str:
@@ -67,7 +69,7 @@ class Pages:
         return Page(("list", query, namespaces, cut), "Fleets", context, render)
 
     def fleet_page(self, key: Key, tab: str, *, backfills: bool) -> Page:
-        """A tab of one fleet. `backfills`: the viewer may list the Backfills of its namespace."""
+        """One tab of a fleet's page. `backfills`: the viewer may list Backfills in the fleet's namespace."""
         made: tuple[Hashable, ClusterObservation | None, str] | None = None
 
         async def render() -> str | None:
@@ -87,7 +89,8 @@ class Pages:
     async def _context(
         self, key: Key, tab: str, facts: Facts, backfills: bool
     ) -> tuple[Hashable, Callable[[], dict[str, Any]]]:
-        """The versions of everything that a tab shows, without the observation, and a function that projects it."""
+        """A value that changes with anything a tab shows, except observed values, and a function that returns the tab's
+        template variables."""
         body, observation = facts.body, facts.seen(self._clock.wall())
         trust = (observation.reachable, observation.current) if observation is not None else None
         version: Hashable = (body["metadata"]["resourceVersion"], trust)
@@ -117,14 +120,14 @@ class Pages:
 
 
 def _count(value: int | None) -> str:
-    """A number with thin spaces between thousands; a dash if it is unknown."""
+    """Format an integer with narrow spaces between thousands; a dash for None (unknown)."""
     if value is None:
         return "–"
     return f"{value:,}".replace(",", "\u202f")
 
 
 def _decimal(value: float | None) -> str:
-    """A number with two decimals at most, and all digits before them; a dash if it is unknown."""
+    """Format a number with at most two decimals, and spaces between thousands; a dash for None (unknown)."""
     if value is None:
         return "–"
     whole, _, rest = f"{value:.2f}".partition(".")
@@ -133,5 +136,5 @@ def _decimal(value: float | None) -> str:
 
 
 def _bucket(value: int | None) -> str:
-    """A bucket of a status; a dash if it is unknown."""
+    """Format a bucket, the rounded lag of a status; a dash for None (unknown)."""
     return "–" if value is None else lag_text(value)

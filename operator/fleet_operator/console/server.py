@@ -1,10 +1,11 @@
-"""The console's server: sign-in, pages, streams. It only reads; its POSTs begin and end sessions.
+"""The console's HTTP server: sign-in, pages and streams. The server is read-only; POST requests only begin and end
+sessions.
 
-It runs on an event loop and thread of its own, so a slow viewer never holds up the operator. A standby answers 503.
+It has its own thread and event loop, so that slow viewers never delay the operator. A standby answers 503.
 
-Who calls: a request has the header Authorization with a bearer token, as oauth2-proxy sends it, or the cookie of a
-session. Each request, and each fragment of a stream, asks `access` again. A page of a fleet in a namespace that the
-viewer may not read is refused before the fleet is read, so nobody learns whether it exists.
+A viewer is identified by a bearer token in the header Authorization, as oauth2-proxy sends it, or by a session cookie.
+`access` checks the viewer for each request, and before each fragment of a stream. Permission for a namespace is checked
+before a fleet is read, so that nobody without it learns if the fleet exists.
 """
 
 import asyncio
@@ -42,24 +43,25 @@ COOKIE: Final = "fleet-console"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 """Cookie of a session that began over HTTPS: browsers accept this name only from this host, and only over HTTPS."""
 HEADER_BYTES_MAX: Final = TOKEN_CHARACTERS_MAX + 1024
-"""Limit of one header, which can be a token."""
+"""Maximum size of one header, which may contain a token."""
 BODY_BYTES_MAX: Final = 32_768
 WRITE_SECONDS: Final = 10.0
-"""Time that a viewer has to take a fragment."""
+"""Timeout for sending one fragment to a viewer."""
 CHECK_SECONDS: Final = 5.0
-"""Longest time between two checks of an open page's viewer. Each also sends a comment, which keeps proxies from closing
-the connection."""
+"""Longest time between two checks that an open page's viewer still has permission. After each check, data or a comment
+is sent, which keeps proxies from closing the connection."""
 ANSWER_SECONDS: Final = 30.0
-"""Time that a viewer has to take a whole answer other than a stream, and the rest of a stream that ends."""
+"""Timeout for sending a complete response that is not a stream, or the end of a stream."""
 BODY_SECONDS: Final = 10.0
-"""Time that a browser has to send a form."""
+"""Timeout for receiving a form from a browser."""
 IDLE_SECONDS: Final = 30.0
 """Time after which a connection without a complete request is closed."""
 CONNECTIONS_MAX: Final = 500
-"""Open connections. Further ones are closed at once, so that nobody exhausts the operator's file descriptors."""
+"""Maximum number of open connections. Further connections are closed immediately, so that nobody exhausts the
+operator's file descriptors."""
 CLOSE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 5
-"""Time after which a browser loads a page of a failure again."""
+"""Time after which a browser reloads an error page."""
 FORBIDDEN_TEXT: Final = (
     "The operator may not create TokenReviews and SubjectAccessReviews. The chart grants this with a ClusterRole whose "
     "name ends with -console: install the chart with console.enabled, or bind this ClusterRole to the operator."
@@ -70,7 +72,7 @@ HEADERS: Final = {
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # With no-referrer, browsers send the Origin `null` with the form of the same page.
+    # With `no-referrer`, browsers send `Origin: null` even with forms of this site.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -81,7 +83,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Refusal(Exception):
-    """An answer other than the page that was asked for: status, title, and a sentence that says what to do."""
+    """An error response in place of the requested page: HTTP status, title, and a sentence that says what to do."""
 
     def __init__(self, status: int, title: str, text: str) -> None:
         super().__init__(text)
@@ -94,7 +96,7 @@ class ConsoleServer:
     def __init__(self, source: Source, access: Access, clock: Clock, port: int) -> None:
         self.port = port
         self.leads = False
-        """True once the caches are filled, and this process acts."""
+        """True while this process is the leader and its caches are filled."""
         self._source, self._access, self._clock = source, access, clock
         self._board = Board()
         self._pages = Pages(self._board, source, clock)
@@ -138,14 +140,14 @@ class ConsoleServer:
             await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        """The protocol of a new connection."""
+        """Create the protocol handler of a new connection; above CONNECTIONS_MAX, one that closes the connection."""
         server = self._runner.server if self._runner is not None else None
         return server() if server is not None and len(server.connections) < CONNECTIONS_MAX else _Full()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Send an answer, or what is left of a stream. A viewer that does not take it in time is disconnected, because
-        aiohttp itself waits without limit."""
+        """Send a response, or the end of a stream. A client that does not receive the data within ANSWER_SECONDS is
+        disconnected, because aiohttp has no timeout for writes."""
         answer = await self._answered(request, handler)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -158,10 +160,10 @@ class ConsoleServer:
         return answer
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer failures with a page, and add the security headers to each answer."""
+        """Call the handler. Errors become an error page, and redirects get the security headers."""
         try:
             if not self.leads:
-                raise Refusal(503, "Standby", "This operator pod is a standby, or starts: reload the page.")
+                raise Refusal(503, "Standby", "This operator pod is a standby or is still starting: reload the page.")
             return await handler(request)
         except Refusal as refusal:
             return self._refused(refusal)
@@ -172,11 +174,11 @@ class ConsoleServer:
         except (TooManyAttemptsError, TooManyStreamsError) as error:
             return self._refused(Refusal(429, "Too many requests", str(error)))
         except KubeForbiddenError as error:
-            log.warning("the operator may not ask who the console's viewers are", extra={"error": str(error)})
+            log.warning("the operator lacks permission to review the console's viewers", extra={"error": str(error)})
             return self._refused(Refusal(503, "The operator lacks a permission", FORBIDDEN_TEXT))
         except KubeError as error:
             log.warning("the API server did not answer the console", extra={"error": str(error)})
-            text = "The API server did not answer whether you may see this: this page tries again."
+            text = "The API server did not answer, so your permissions are unknown. This page reloads automatically."
             return self._refused(Refusal(503, "The API server did not answer", text))
         except Exception:
             log.exception("the console failed to answer")
@@ -188,7 +190,7 @@ class ConsoleServer:
         )
         if refusal.status >= 500:
             answer.headers["Retry-After"] = answer.headers["Refresh"] = str(RETRY_SECONDS)
-            answer.force_close()  # the next connection may reach the leader
+            answer.force_close()  # so that the browser's next connection may reach the leader
         return answer
 
     def _html(self, text: str, status: int = 200) -> web.Response:
@@ -227,7 +229,7 @@ class ConsoleServer:
         return answer
 
     async def _viewer(self, request: web.Request) -> Viewer | None:
-        """The user who calls; None for a request without a valid token. Raises KubeError and TooManyAttemptsError."""
+        """The user who sent the request; None without a valid token. Raises KubeError and TooManyAttemptsError."""
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = self._sessions.token_of(_session_of(request)) or ""
@@ -254,7 +256,8 @@ class ConsoleServer:
         )
 
     async def _found(self, request: web.Request, viewer: Viewer) -> Page:
-        """The page of a URL, if the viewer may see it. Raises Refusal and KubeError."""
+        """The page of a URL. Raises Refusal if the viewer lacks permission or the page does not exist, KubeError, and
+        TooManyAttemptsError."""
         self._board.take(self._source.changes, self._clock.wall())
         match request.match_info["path"].split("/"):
             case [""]:
@@ -280,7 +283,7 @@ class ConsoleServer:
         page = await self._found(request, viewer)
         stream = self._feed.subscribe(page.key, page.render, viewer.name)
         answer = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
-        answer.force_close()  # the next connection may reach another leader
+        answer.force_close()  # so that the browser's next connection may reach another leader
         try:
             await answer.prepare(request)
             await self._pass_on(request, answer, stream, (viewer, page))
@@ -289,7 +292,7 @@ class ConsoleServer:
         except TimeoutError:
             _abort(request)
         except (KubeError, TooManyAttemptsError) as error:
-            log.warning("a page of the console waits for the API server", extra={"error": str(error)})
+            log.warning("a console page lost its viewer's check", extra={"error": str(error)})
         except Exception:
             log.exception("a stream of the console failed")
         finally:
@@ -299,10 +302,10 @@ class ConsoleServer:
     async def _pass_on(
         self, request: web.Request, answer: web.StreamResponse, stream: Stream, seen: tuple[Viewer, Page]
     ) -> None:
-        """Send fragments until the viewer leaves, is too slow, or may no longer see the page. Each fragment is
-        checked before it is sent. The event `end` makes the browser load the page again. Without it, as after the loss
-        of the leadership, the browser keeps the page and tries to open a new stream. Raises ConnectionError,
-        TimeoutError, KubeError and TooManyAttemptsError; nothing more is sent then."""
+        """Send fragments until the viewer leaves, is too slow, or loses permission. The permission is checked before
+        each fragment. At the end, the event `end` makes the browser reload the page. If the event is missing, as after
+        a loss of leadership, the browser keeps the page and tries to open a new stream. Raises ConnectionError,
+        TimeoutError, KubeError and TooManyAttemptsError, without sending `end`."""
         while not stream.dropped.is_set():
             fragment = None
             with suppress(TimeoutError):
@@ -317,7 +320,8 @@ class ConsoleServer:
         await asyncio.wait_for(answer.write(b"event: end\ndata: \n\n"), WRITE_SECONDS)
 
     async def _still(self, request: web.Request, viewer: Viewer, page: Page) -> bool:
-        """True if the same viewer may still see the same. Raises KubeError and TooManyAttemptsError."""
+        """True if the request still has the same viewer, with the same permissions. Raises KubeError and
+        TooManyAttemptsError."""
         if await self._viewer(request) != viewer:
             return False
         try:
@@ -327,7 +331,7 @@ class ConsoleServer:
 
 
 class _Full(asyncio.Protocol):
-    """Closes a connection that is one too many."""
+    """Closes a new connection above CONNECTIONS_MAX."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -335,39 +339,40 @@ class _Full(asyncio.Protocol):
 
 
 def _abort(request: web.Request) -> None:
-    """Close a connection at once. An ordinary close would wait until the viewer takes what is buffered."""
+    """Close a connection immediately. A normal close would wait until the viewer has received the buffered data."""
     if request.transport is not None:
         request.transport.abort()
 
 
 async def _token_of(request: web.Request) -> str:
-    """The token of a form. Raises Refusal for a form that arrives too slowly, or cannot be read."""
+    """Read the token from a form. Raises Refusal if the form arrives too slowly or cannot be read."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return str((await request.post()).get("token", "")).strip()
     except TimeoutError:
         raise Refusal(408, "Too slow", "The form did not arrive in time: sign in again.") from None
     except (LookupError, ValueError):
-        raise Refusal(400, "Not a form", "The form cannot be read: sign in with the console's page.") from None
+        raise Refusal(400, "Not a form", "The form cannot be read: sign in on the console's own page.") from None
 
 
 def _session_of(request: web.Request) -> str:
-    """The value of the session's cookie; empty if there is none."""
+    """The value of the session cookie; empty without a cookie."""
     return request.cookies.get(SECURE_COOKIE) or request.cookies.get(COOKIE, "")
 
 
 def _can_be(namespace: str, name: str) -> bool:
-    """True if an object can have this namespace and name."""
+    """True if these are a valid namespace and object name."""
     fits = LABEL.fullmatch(namespace) is not None and len(name) <= TEXT_CHARACTERS_MAX
     return fits and NAME.fullmatch(name) is not None
 
 
 def _require_same_origin(request: web.Request) -> str:
-    """Refuse a POST that another site's page makes a browser send. Returns the scheme of the console's own page."""
+    """Refuse a POST that another site's page makes a browser send (CSRF). Returns the scheme of the console's own
+    URL."""
     try:
         origin = urlsplit(request.headers.get("Origin", ""))
     except ValueError:
         origin = urlsplit("")
     if not origin.netloc or origin.netloc != request.host:
-        raise Refusal(403, "Not allowed", "The request came from another page: open the console and sign in there.")
+        raise Refusal(403, "Not allowed", "Another site's page sent the request: sign in on the console's own page.")
     return origin.scheme

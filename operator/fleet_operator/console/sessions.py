@@ -1,4 +1,4 @@
-"""Sessions of people who have signed in with a token: a random cookie stands for the token, which stays in memory."""
+"""Sessions of users who signed in with a token. The browser gets only a random cookie; the token stays in memory."""
 
 import hashlib
 import secrets
@@ -8,15 +8,16 @@ from typing import Final
 from fleet_consumer.clock import Clock
 
 SESSION_SECONDS: Final = 8 * 3600.0
-"""Time after which a person signs in again, whatever the token's own end."""
+"""Time after which a user must sign in again, even if the token is valid for longer."""
 SESSIONS_MAX: Final = 10_000
 USER_SESSIONS_MAX: Final = 20
-"""Sessions of one user, which can be the service account of a team. Beyond them, the user's oldest session ends."""
+"""Maximum number of sessions of one user, who may be a team's shared service account. One more session ends the user's
+oldest session."""
 ID_BYTES: Final = 32
 
 
 class Sessions:
-    """Tokens and users by session id. Ids are kept as digests, so that a dump of the memory opens no session. Beyond
+    """Tokens and users, keyed by the digest of the session id, so that a memory dump reveals no session cookie. Above
     SESSIONS_MAX, the oldest session ends. Sessions end with the process."""
 
     def __init__(self, clock: Clock) -> None:
@@ -47,5 +48,5 @@ class Sessions:
 
 
 def _digest(value: str) -> bytes:
-    """The digest of a cookie, which can have any bytes."""
+    """The digest of a cookie's value, which may contain arbitrary bytes."""
     return hashlib.sha256(value.encode(errors="surrogateescape")).digest()

@@ -1,5 +1,5 @@
 """Observes Kafka clusters, and makes the few changes in Kafka that the operator needs. Independent of Kubernetes.
 
-One thread per Kafka connection owns one `NetworkClient` and polls the groups of its cluster together, so that the
-number of requests grows with the number of brokers and not with the number of groups.
+For each Kafka connection, one thread owns a `NetworkClient` and polls all groups of the cluster together. So the number
+of requests grows with the number of brokers, not with the number of groups.
 """

@@ -25,16 +25,17 @@ from fleet_operator.planning import observation
 from fleet_operator.planning.observation import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
-"""Largest number of end offset samples per partition: enough to interpolate minutes precisely and hours roughly."""
+"""Largest number of end offset samples per partition: enough for precise interpolation over minutes, and rough
+interpolation over hours."""
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 NOT_OBSERVED: Final = "NotObserved"
-"""Reason of a group about which a poll got neither an answer nor an error."""
+"""Reason of a group for which a poll got neither an answer nor an error."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
 """Reason of a group that does not use the classic protocol (KIP-848, share groups). DescribeGroups reports such a group
 as not existing."""
 CLASSIC_TYPES: Final = frozenset({"", "classic"})
-"""The group types in ListGroups responses that DescribeGroups can describe. Brokers before Kafka 3.8 return no type."""
+"""Group types that ListGroups returns and DescribeGroups can describe. Brokers before Kafka 3.8 return no type."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
 """Separator between the group id and the delay in the name of a retry topic."""
 _KNOWN_CODES: Final = frozenset(ErrorCode)
@@ -64,11 +65,11 @@ class TopicLog:
 NOT_READ: Final = TopicLog()
 OPERATIONS_UNSAID: Final = -(2**31)
 READ: Final = 3
-"""The position of the bit for Read in `authorized_operations`. It is the ACL code of Read."""
+"""The number of the bit for Read in `authorized_operations`, which is the ACL code of the operation Read."""
 
 
 def reason_of(code: int) -> str:
-    """Convert a broker's error code to the reason that conditions use for it, by default its name in CamelCase."""
+    """Convert a broker's error code to the reason that conditions use: by default, the error's name in CamelCase."""
     if code in _REASONS:
         return _REASONS[code]
     name = ErrorCode(code).name if code in _KNOWN_CODES else f"ERROR_{code}"
@@ -82,7 +83,7 @@ def brokers(metadata: MetadataResponse) -> tuple[observation.BrokerInfo, ...]:
 
 
 def topics(metadata: MetadataResponse) -> dict[str, observation.TopicObservation]:
-    """The observations of all requested topics, including topics that do not exist."""
+    """Build the observations of all requested topics, including topics that do not exist."""
     return {
         topic.name: observation.TopicObservation(
             partitions=len(topic.partitions),
@@ -157,14 +158,14 @@ def _settings(configs: DescribeConfigsResponse | None, resource_type: int) -> di
 
 
 def commits_code(group: OffsetFetchResponseGroup) -> int:
-    """The error code of the group or, if it has none, of the first partition with an error; 0 without an error."""
+    """The error code of the group or, without one, of the first partition with an error; 0 without any error."""
     partitions = (partition for topic in group.topics for partition in topic.partitions)
     return group.error_code or next((each.error_code for each in partitions if each.error_code), 0)
 
 
 def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
     """The committed offsets of each group, or the reason of the group's error. An error in one partition makes all
-    offsets of the group unknown. A partition that was left out would count as having no commit."""
+    offsets of the group unknown, because an omitted partition would count as having no commit."""
     found: dict[str, Offsets | str] = {}
     for group in response.groups:
         if code := commits_code(group):
@@ -193,8 +194,8 @@ def offsets_by_topic(response: ListOffsetsResponse) -> dict[str, Offsets]:
 
 
 def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
-    """For each partition, the first record at or after the requested time; None if all records are older. Partitions
-    with an error are left out."""
+    """For each partition, the first record that was appended at or after the requested time; None if all records are
+    older. Partitions with an error are left out."""
     return {
         (topic.name, partition.partition_index): (
             Found(partition.offset, partition.timestamp) if partition.offset >= 0 else None
@@ -206,7 +207,7 @@ def found(response: ListOffsetsResponse) -> dict[tuple[str, int], Found | None]:
 
 
 def member(described: DescribedGroupMember, *, stable: bool) -> observation.MemberObservation:
-    """Convert one member. An assignment that another library wrote in a format of its own counts as empty."""
+    """Convert one member. An assignment in another library's private format counts as empty."""
     assigned: dict[str, tuple[int, ...]] = {}
     if stable and described.member_assignment:
         with suppress(MalformedMessage):
@@ -238,7 +239,8 @@ def state_of(described: DescribedGroup) -> str:
 
 
 def may_read(described: DescribedGroup | None) -> bool | None:
-    """True if the operator's login may be a member of the group; None if the broker did not return the permission."""
+    """True if the operator's login has the permission Read, which members of the group need; None if the broker did not
+    return permissions."""
     if described is None or described.error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
         return None if described is None else False
     unsaid = described.error_code or described.authorized_operations == OPERATIONS_UNSAID
@@ -256,7 +258,7 @@ def is_visitor(described: DescribedGroupMember) -> bool:
 
 @dataclass(slots=True)
 class GroupFacts:
-    """The answers of one poll about one group, before aggregation. `error` is the first error.
+    """The responses of one poll for one group, before aggregation. `error` is the first error.
 
     `log`, `failed`: log offsets of the group's source topics, and of its failed topic with `failed_partitions`
     partitions.
@@ -289,9 +291,9 @@ def extend_history(history: History, ends: Offsets, now: float) -> History:
 def _add_sample(
     samples: tuple[observation.OffsetSample, ...], new: observation.OffsetSample
 ) -> tuple[observation.OffsetSample, ...]:
-    """Add a sample; if there are then too many, drop every second sample of the older half.
+    """Add a sample. If there are then more than HISTORY_SAMPLES_MAX, drop every second sample of the older half.
 
-    Of consecutive samples with equal offsets, the first and the last are kept. They show that no record arrived in
+    Of consecutive samples with equal offsets, the first and the last are kept. The pair shows that no record arrived in
     between, so an interpolation does not spread later records over an idle hour. A lower offset shows a recreated
     topic, and discards the earlier samples.
     """

@@ -22,8 +22,8 @@ from fleet_consumer.wire.topics import ListOffsetsPartition, ListOffsetsRequest,
 T = TypeVar("T")
 
 GROUPS_PER_REQUEST_MAX: Final = 500
-"""Largest number of groups in one request. The limit keeps responses, which list every member's subscription and
-assignment, to a few MiB."""
+"""Largest number of groups in one request. The limit keeps the size of responses, which list every member's
+subscription and assignment, to a few MiB."""
 PARTITIONS_PER_REQUEST_MAX: Final = 20_000
 COMMIT_BYTES: Final = 80
 """Upper bound in bytes of one commit's record in `__consumer_offsets`, not counting names and metadata."""
@@ -50,8 +50,8 @@ def chunks(items: Iterable[T], size: int) -> list[tuple[T, ...]]:
 
 
 def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
-    """Build DescribeGroups requests for one coordinator; they also ask what the operator's login may do with each
-    group."""
+    """Build DescribeGroups requests for one coordinator. They also request the operations that the operator's login may
+    perform on each group."""
     return [
         DescribeGroupsRequest(groups=part, include_authorized_operations=True)
         for part in chunks(groups, GROUPS_PER_REQUEST_MAX)
@@ -62,7 +62,7 @@ def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) ->
     """Build OffsetFetch requests for the groups of one coordinator. `partitions` has each group's partition counts,
     keyed by topic, or None to request all commits of the group.
 
-    `require_stable` is off, because a pending transaction must not make the position unknown.
+    `require_stable` is false, because a pending transaction must not make the group's position unknown.
     """
     asked = (OffsetFetchRequestGroup(group_id=name, topics=_topics(counts)) for name, counts in partitions.items())
     return [OffsetFetchRequest(groups=part) for part in chunks(asked, GROUPS_PER_REQUEST_MAX)]
@@ -102,7 +102,7 @@ def _offset_commit(
 
 
 def leaders_of(metadata: MetadataResponse, topics: Iterable[str]) -> dict[int, list[Partition]]:
-    """The partitions of these topics, keyed by leader. Partitions without a leader are left out."""
+    """The partitions of these topics, keyed by the leader's node id. Partitions without a leader are left out."""
     wanted = frozenset(topics)
     led: dict[int, list[Partition]] = defaultdict(list)
     for topic in metadata.topics:
@@ -135,8 +135,8 @@ def list_offsets_requests(times: Mapping[Partition, int], *, read_committed: boo
 
 @lru_cache(maxsize=PARTITIONS_PER_REQUEST_MAX)
 def _asked_offset(index: int, timestamp: int) -> ListOffsetsPartition:
-    """Build the entry of one partition in a ListOffsets request. Cached, because each poll requests the end offsets of
-    all partitions, and topics share these entries."""
+    """Build the entry of one partition in a ListOffsets request. The entries are cached and shared by all topics,
+    because each poll requests the end offsets of all partitions."""
     return ListOffsetsPartition(partition_index=index, timestamp=timestamp)
 
 

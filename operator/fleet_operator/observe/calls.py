@@ -1,7 +1,7 @@
 """The calls of a poll: reuses repeated requests, waits for calls, and reads responses. Used by one thread.
 
-Most groups do not change between polls, so the same request gets a response with the same bytes. Such a response is not
-decoded again; the previous response object is reused.
+Most groups do not change between polls, so the same request gets a response with the same bytes. Then the previous
+response object is reused, and the bytes are not decoded again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +35,7 @@ def wait(client: NetworkClient, calls: Iterable[Call[Any]], stopping: Callable[[
 
 
 class _Repeated:
-    """A request with its last encoding and its last response. Other attributes are read from the request."""
+    """A request with its last encoding and its last response. All other attributes are those of the request."""
 
     __slots__ = ("_answered", "_encoded", "request")
 
@@ -60,7 +60,8 @@ class _Repeated:
 
 
 class Repeats:
-    """The requests to each broker in the last poll of a `GroupPart`, for reuse. Requests not made again are dropped."""
+    """The requests to each broker in the last poll of a `GroupPart`, for reuse. Requests that the next poll does not
+    repeat are dropped."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], _Repeated] = {}
@@ -85,7 +86,7 @@ Asked = tuple[str, ...]
 
 @dataclass(slots=True)
 class Questions:
-    """The calls of the main phase of a poll, which are in flight at the same time."""
+    """The calls of the main phase of a poll, which are in flight together."""
 
     listed: dict[int, Call[ListGroupsResponse]] = field(default_factory=dict)
     described: list[tuple[Asked, Call[DescribeGroupsResponse]]] = field(default_factory=list)
@@ -95,9 +96,9 @@ class Questions:
     highs: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     """Calls for high watermarks, to compare them with the last stable offsets that `ends` requests."""
     others: list[tuple[Call[Any], Callable[[Any], None]]] = field(default_factory=list)
-    """Calls for settings, each with the function that records its response."""
+    """Calls for settings, each with a function that records the response."""
     managed: set[str] = field(default_factory=set)
-    """The managed topics whose log starts are requested."""
+    """The managed topics whose log start offsets are requested."""
 
     def calls(self) -> Iterator[Call[Any]]:
         pairs = (call for _, call in chain[tuple[Asked, Call[Any]]](self.described, self.fetched))
@@ -137,7 +138,7 @@ def read(calls: Iterable[Call[ListOffsetsResponse]]) -> dict[str, Offsets]:
 
 
 def _blame(call: Call[Any], asked: Iterable[str], facts: Mapping[str, GroupFacts]) -> bool:
-    """Return True if a call succeeded; otherwise record its error in the facts of the requested groups."""
+    """Return True if a call succeeded; otherwise record the call's error in the facts of the requested groups."""
     if call.error is None:
         return True
     for group_id in asked:

@@ -1,4 +1,4 @@
-"""Finds differences between two observations. Only differences that require an action count. Pure.
+"""Finds the differences between two observations that require an action. Pure.
 
 Differences are computed on the observer's thread, so that the event loop handles only the few groups that have changed.
 """
@@ -17,7 +17,7 @@ class Observed:
 
     - `seconds`: duration of the poll; None for a state poll.
     - `cluster`: True if facts about the cluster itself have changed; `lost`: True if the cluster became unreachable, or
-      is still unreachable, but for a different reason.
+      is unreachable for a new reason.
     - `groups`: the groups that have changed; the value is False if only offsets have changed.
     """
 
@@ -38,7 +38,8 @@ def compare(
 ) -> Observed:
     """Find the changes in an observation of the `polled` groups; those in `first` count as changed in any case.
 
-    An unconfirmed outage does not count as a change: the observation shows it, but the listener is not notified.
+    An unconfirmed outage does not count as a change: it is recorded in the observation, but the listener is not
+    notified.
     """
     if after.unconfirmed:
         return Observed(observation=after, seconds=seconds)
@@ -73,7 +74,7 @@ def _groups(
 
 
 def _facts(seen: ClusterObservation | None) -> tuple[object, ...] | None:
-    """The facts that a KafkaCluster's status shows, without times."""
+    """The facts that a KafkaCluster's status shows, except times."""
     if seen is None:
         return None
     return (
@@ -106,8 +107,8 @@ def _shape(group: GroupObservation) -> tuple[object, ...]:
 
 
 def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
-    """The urgent facts of a retry flow. Waiting and due records are urgent only if there are no workers to handle them.
-    With workers, their numbers change at every poll and are treated like lag."""
+    """The urgent facts of a retry flow. Numbers of waiting and due records are urgent only without workers. With
+    workers, these numbers change at every poll and are treated like lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (

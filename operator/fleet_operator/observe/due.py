@@ -1,16 +1,16 @@
 """Determines due times of the records in a retry topic from offsets for times (ListOffsets). Pure.
 
 A record is due at its append time plus its topic's delay, so the records of a partition become due in order. Kafka has
-no request for the append time of a given offset; ListOffsets returns the first record appended at or after a given
-time, with its offset and its append time. With ListOffsets the operator finds:
+no request for the append time of a given offset. ListOffsets returns the offset and append time of the first record
+appended at or after a given time. With ListOffsets the operator finds:
 
 - the frontier, which is the first record that is not due, with a request for `now - delay`. Until this record is due,
   the answer would be the same, so no further request is needed for the partition.
-- the append time of the head, which is the first waiting record of a partition with overdue records, by bisection. The
-  bounds stay valid while the head is the same, so the next poll continues the search.
+- the append time of the head, which is the first waiting record of a partition with overdue records, by bisection.
+  While the head is the same record, the bounds of its append time stay valid, so the next poll continues the search.
 
-If the clock of a new leader is behind its predecessor's clock, append times decrease. Due lag then miscounts the
-affected records for a while. Times are epoch milliseconds, as in the protocol.
+If the clock of a new leader is behind its predecessor's clock, append times decrease. The due lag is wrong until the
+affected records are handled. Times are epoch milliseconds, as in the protocol.
 
 Decision: docs/decisions/0016-due-lag.md.
 """
@@ -21,19 +21,20 @@ from typing import Final, NamedTuple
 
 FIRST_STEP_MS: Final = 1_000
 STEP_FACTOR: Final = 8
-"""The search for a head goes back in time until it has passed the head. FIRST_STEP_MS is its first step, and each
-further step is STEP_FACTOR times as long. The first step is small, because most overdue heads are young."""
+"""The search for a head's append time steps back in time until a step is earlier than the head. The first step is
+FIRST_STEP_MS, which is small, because most overdue heads are young. Each further step is STEP_FACTOR times as long."""
 COARSE_MS: Final = 1_000
 COARSE_SHARE: Final = 16
-"""A poll ends its search for a head once the append time is known to within COARSE_MS, or to within a sixteenth of the
-time for which the head has been due, whichever is longer."""
+"""A poll ends its search for a head when the append time is known to within COARSE_MS, or 1/COARSE_SHARE of the time
+for which the head has been due, whichever is longer."""
 
 
 def position(committed: int | None, start: int, end: int) -> int:
     """The offset at which retry workers continue in a partition with these log start and end offsets.
 
-    This is the committed offset or, if there is no commit or it is outside the log, the offset of the first record. A
-    commit is outside the log because of retention, a recreated topic, or a leader that lagged behind.
+    This is the committed offset. Without a commit, or if the committed offset is outside the log, it is the offset of
+    the first record. A committed offset can be outside the log because of retention, a recreated topic, or a leader
+    that lagged behind.
     """
     return committed if committed is not None and start <= committed <= end else start
 
@@ -47,14 +48,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """A partition's first record that is not due. If all are due, `offset` is the log end, and `append_ms` is None."""
+    """A partition's first record that is not due. If all records are due, `offset` is the log end, and `append_ms` is
+    None."""
 
     offset: int
     append_ms: int | None
 
     def holds(self, *, delay_ms: int, end: int, now_ms: int) -> bool:
-        """True if a new request would return the same frontier: its record is not due yet or, if all records were due,
-        no record was appended."""
+        """True if a new request would return the same frontier: the frontier's record is still not due or, if all
+        records were due, no record was appended."""
         if self.append_ms is None:
             return self.offset == end
         return self.offset < end and now_ms < self.append_ms + delay_ms
@@ -62,8 +64,8 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Bounds of the append time of a partition's head, which is the record at `offset`. Until a probe has found an
-    older record, `low` is None, and `step_ms` is the distance of the next probe from `high`."""
+    """Bounds `low` and `high` of the append time of a partition's head, the record at `offset`. `low` is None until a
+    probe has found the head or an older record. Until then, the next probe is `step_ms` before `high`."""
 
     offset: int
     low: int | None
@@ -75,12 +77,14 @@ class Head:
         return self.low == self.high
 
     def coarse(self, overdue_ms: int) -> bool:
-        """True if this poll must narrow the bounds further. The record has been due for at least `overdue_ms`."""
+        """True if this poll must narrow the bounds further. `overdue_ms`: minimum time for which the head has been
+        due."""
         return self.low is None or self.high - self.low > max(COARSE_MS, overdue_ms // COARSE_SHARE)
 
 
 def head(before: Head | None, frontier: Frontier | None, offset: int, latest_ms: int) -> Head:
-    """Return the head at `offset` with the bounds that are already known. It was appended at `latest_ms` or before.
+    """Return the head at `offset` with the bounds that are already known. The head was appended at `latest_ms` or
+    before.
 
     `before` is the head of the last search, `frontier` an earlier frontier of the partition. The append times of both
     are bounds, because append times do not decrease.
@@ -94,33 +98,33 @@ def head(before: Head | None, frontier: Frontier | None, offset: int, latest_ms:
             low = frontier.append_ms if low is None else max(low, frontier.append_ms)
         if frontier.offset >= offset:
             high = min(high, frontier.append_ms)
-    # If a broker's clock was set back, `low` may be above `high`, and is then reduced to `high`.
+    # If a broker's clock was set back, `low` may be above `high`; it is then reduced to `high`.
     return Head(offset, None if low is None else min(low, high), high)
 
 
 def probe(of: Head) -> int:
-    """The time to request next in order to narrow a head's bounds. The bounds must not be equal yet."""
+    """The time of the next ListOffsets request that narrows a head's bounds. The bounds must not be equal yet."""
     if of.low is None:
         return max(0, of.high - of.step_ms)
     return (of.low + of.high + 1) // 2
 
 
 def learn(of: Head, asked_ms: int, found: Found | None) -> Head:
-    """Return the head after the answer to a probe. Every answer narrows the head's bounds."""
+    """Return the head with the bounds that the answer to a probe has narrowed."""
     if found is not None and found.offset == of.offset:
         at = min(found.append_ms, of.high)
         return replace(of, low=at, high=at)
     if found is not None and found.offset < of.offset:
         return replace(of, low=min(max(found.append_ms, asked_ms), of.high))
-    if asked_ms <= 0:  # even a request for time 0 does not find the head, because it has just been deleted
+    if asked_ms <= 0:  # the head was just deleted, as even a request for time 0 does not find it
         return replace(of, low=of.high)
     high = max(asked_ms - 1, of.low or 0)
     return replace(of, high=high, step_ms=of.step_ms * STEP_FACTOR)
 
 
 def searched(heads: Mapping[tuple[str, int], tuple[Head, int]]) -> dict[tuple[str, int], Head]:
-    """The heads of one group whose bounds must be narrowed, because each of them may be the record that became due
-    first. `heads` has all heads of the group, each with the delay of its topic."""
+    """The heads of one group whose bounds must be narrowed: each may be the record that became due first. `heads` has
+    all heads of the group, each with the delay of its topic."""
     if not heads:
         return {}
     first = min(found.high + delay_ms for found, delay_ms in heads.values())

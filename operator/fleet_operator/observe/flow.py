@@ -1,10 +1,10 @@
 """Keeps the state of all retry flows between polls, and makes observations from this state.
 
 This module has no I/O and no clock: `poll` sends the requests that are built here, and passes the answers back. Used by
-the observer's thread. A partition without an answer is unknown, and so is every sum that includes it.
+the observer's thread. If a partition has no answer, its numbers and all sums that include them are unknown.
 
-DescribeConfigs is the costliest request, because a broker builds a topic's whole configuration to answer for one
-setting. Therefore settings are read only about once a minute.
+DescribeConfigs is the costliest request, because a broker builds a topic's whole configuration even for one setting.
+Therefore settings are read only about once a minute.
 
 Decision: docs/decisions/0016-due-lag.md.
 """
@@ -27,7 +27,8 @@ from fleet_operator.planning.observation import Gap, ManagedTopic, RetryObservat
 from fleet_operator.planning.retry.topics import ASKED_SETTINGS
 
 FRESH_SECONDS: Final = 60.0
-"""Seconds until settings are read again. Settings that the operator changes are read again in the next poll."""
+"""Seconds after which settings are read again. Settings that the operator has changed are read again by the next
+poll."""
 TOPICS_PER_POLL_MAX: Final = 2_000
 TOPICS_PER_REQUEST_MAX: Final = 250
 
@@ -43,7 +44,8 @@ class TopicConfigs:
     _due: dict[str, float] = field(default_factory=dict)
 
     def known(self, topic: str) -> Settings | None:
-        """A topic's settings, keyed by name; None if they have not been read yet, or if a broker refuses the read."""
+        """A topic's settings, keyed by setting name; None if they have not been read yet, or if a broker refuses to
+        return them."""
         return self._known.get(topic)
 
     def invalidate(self, topics: Iterable[str]) -> None:
@@ -52,7 +54,8 @@ class TopicConfigs:
             self._due.pop(topic, None)
 
     def requests(self, wanted: Collection[str], now: float) -> list[admin.DescribeConfigsRequest]:
-        """Build the requests of this poll: first for topics never read, then for those read longest ago."""
+        """Build this poll's requests: first for topics whose settings were never read, then for those read longest
+        ago."""
         for gone in self._due.keys() - wanted:
             self.invalidate((gone,))
         due = sorted((self._due.get(topic, 0.0), topic) for topic in wanted if self._due.get(topic, 0.0) <= now)
@@ -61,7 +64,7 @@ class TopicConfigs:
         return [config_request(admin.TOPIC_RESOURCE, part, ASKED_SETTINGS) for part in parts]
 
     def record_response(self, response: admin.DescribeConfigsResponse, now: float) -> None:
-        """Record a response. The next poll asks again about topics that the broker does not know yet."""
+        """Record a response. Topics that the broker does not know yet are requested again by the next poll."""
         for result in response.results:
             name = result.resource_name
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -72,25 +75,27 @@ class TopicConfigs:
                 self._known.pop(name, None)
             else:
                 read = {entry.name: entry.value for entry in result.configs if entry.value is not None}
-                if self._known.get(name) != read:  # keep the same object while its value is the same
+                if self._known.get(name) != read:  # keep the same object while the settings are equal
                     self._known[name] = read
 
 
 GONE_SECONDS: Final = 60.0
-"""Time for which polls must miss a topic before it counts as gone, because the broker that was asked may lag behind."""
+"""Time for which polls must miss a topic before the topic counts as deleted, because a broker's metadata may be
+outdated."""
 STARTS_SECONDS: Final = 60.0
-"""Interval at which the log start offsets of managed topics are read: rarely, because only retention raises them."""
+"""Interval at which the log start offsets of managed topics are read. It is long, because only retention raises
+them."""
 SEARCH_ROUNDS_MAX: Final = 8
-"""Largest number of rounds in one poll's search for overdue heads. Two steps back and five halvings determine most
-append times to within a second."""
+"""Largest number of rounds in one poll's search for overdue heads. Two steps back and five bisections find most append
+times to within a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""Largest number of heads that are probed in one round. Heads beyond this number keep their upper bounds, so they seem
-to have been due for a shorter time than they have."""
+"""Largest number of heads that are probed in one round. Heads above this number keep their present upper bounds, so
+their reported overdue time is too short."""
 
 
 class Span(NamedTuple):
-    """Offsets of a partition. Records from `position` up to, but not including, `end` wait for the retry workers; those
-    from `unread` up to `position` were deleted before they were handled."""
+    """Offsets of a partition. Records from `position` up to, but not including, `end` wait for the retry workers.
+    Records from `unread` up to, but not including, `position` were deleted before they were handled."""
 
     unread: int
     position: int
@@ -105,7 +110,8 @@ class Span(NamedTuple):
 Spans = Mapping[Partition, Span | None]
 """The span of each partition of one group's flow; None if an offset is unknown."""
 Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
-"""Requests offsets for times (ListOffsets). The result lacks partitions whose broker does not answer."""
+"""A function that requests offsets for times (ListOffsets). The result omits partitions whose broker does not
+answer."""
 
 
 @dataclass(slots=True)
@@ -120,15 +126,17 @@ class FlowMemory:
     _starts_due: dict[str, float] = field(default_factory=dict)
     _frontiers: dict[Partition, Frontier] = field(default_factory=dict)
     _earlier_frontiers: dict[Partition, Frontier] = field(default_factory=dict)
-    """The previous frontiers. If one of them is now its partition's head, the head's append time is known."""
+    """The previous frontiers. When such a frontier becomes the partition's head, the head's append time is already
+    known."""
     _heads: dict[Partition, Head] = field(default_factory=dict)
     _beyond: dict[Partition, int] = field(default_factory=dict)
-    """Commits that were beyond the log end offset at the last poll."""
+    """Committed offsets that were beyond the log end offset at the last poll."""
     _uncommitted: dict[Partition, int] = field(default_factory=dict)
-    """For partitions without a commit, the log start offset when it was first read. Records from this offset on were
-    waiting, even if they have been deleted since."""
+    """For each partition without a commit, the log start offset when it was first read. All records from this offset on
+    were waiting, even those that have been deleted since."""
     _missed: dict[str, float] = field(default_factory=dict)
-    """Managed topics that the last poll missed, each with the time when polls began to miss it (epoch seconds)."""
+    """Managed topics that were missing in the last poll, each with the time since which it has been missing (epoch
+    seconds)."""
 
     def starts_wanted(self, topics: Collection[str], now: float) -> set[str]:
         gone = {*self._starts_due, *self._missed, *self.starts}.difference(topics)
@@ -147,7 +155,8 @@ class FlowMemory:
             self._starts_due[topic] = now + STARTS_SECONDS
 
     def ask_starts(self, topic: str) -> None:
-        """Make the next poll read a topic's log start offsets: one is unknown, or the topic was recreated."""
+        """Make the next poll read a topic's log start offsets, because an offset is unknown, or the topic was
+        recreated."""
         self._starts_due.pop(topic, None)
 
     def invalidate_topics(self, topics: Iterable[str]) -> None:
@@ -169,8 +178,8 @@ class FlowMemory:
         return found
 
     def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
-        """The span of one partition. A commit beyond the log end counts only if two polls in a row observe it, because
-        commit and log end are read by two requests and may change in between."""
+        """The span of one partition. A commit beyond the log end counts only if two consecutive polls observe it,
+        because commit and log end are read by two requests and may change between them."""
         end, start = ends.get(key), self.starts.get(key[0], {}).get(key)
         if end is None or committed is None:
             return None
@@ -202,13 +211,14 @@ class FlowMemory:
                 self._heads[key] = due.learn(self._heads[key], asked[key], found)
 
     def questions(self, flows: Iterable[Spans], now_ms: int) -> dict[Partition, int]:
-        """The times to request in order to find the frontiers, only for partitions whose frontier may have changed."""
+        """The request times (ListOffsets) that find the frontiers, only for partitions whose frontier may have
+        changed."""
         asked = {}
         known: set[Partition] = set()
         for key, span in _waiting(flows):
             known.add(key)
             if span.delay_ms == 0:
-                continue  # without a delay, all records are due at once
+                continue  # without a delay, all records are due immediately
             last = self._frontiers.get(key)
             if last is None or not last.holds(delay_ms=span.delay_ms, end=span.end, now_ms=now_ms):
                 asked[key] = now_ms - span.delay_ms + 1  # records appended at this time or later are not due yet
@@ -220,7 +230,8 @@ class FlowMemory:
     def take_frontiers(
         self, asked: Collection[Partition], answers: Mapping[Partition, Found | None], flows: Iterable[Spans]
     ) -> None:
-        """Record the answers to the requested times. A frontier that was requested but not answered becomes unknown."""
+        """Record the frontiers that were found. The frontier of a requested partition without an answer becomes
+        unknown."""
         ends = {key: span.end for key, span in _waiting(flows)}
         for key in asked:
             last = self._frontiers.pop(key, None)
@@ -239,7 +250,8 @@ class FlowMemory:
             self._heads[key] = due.head(self._heads.get(key), self._earlier_frontiers.get(key), span.position, latest)
 
     def probes(self, flows: Iterable[Spans], now_ms: int, *, first: bool) -> dict[Partition, int]:
-        """The next times to request. The first round probes all `searched` heads, later rounds only `coarse` heads."""
+        """The request times (ListOffsets) of the next round. The first round probes all `searched` heads, later rounds
+        only `coarse` heads."""
         asked: dict[Partition, int] = {}
         for spans in flows:
             heads = {
@@ -318,11 +330,11 @@ class FlowMemory:
         )
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
-        """True if a topic exists or counts as deleted.
+        """True if it is certain that a topic exists or was deleted.
 
-        A missing topic does not count as deleted while the group has commits for it, because Kafka deletes them with
-        the topic. Nor does it count as deleted until polls have missed it for GONE_SECONDS, because the broker that was
-        asked may lag behind: even at the first poll, after an outage, and after a change by the operator.
+        A missing topic counts as deleted if the group has no commits for the topic (Kafka deletes them with the topic),
+        and if polls have missed the topic for GONE_SECONDS, because a broker's metadata may be outdated. The time also
+        applies at the first poll, after an outage, and after a change by the operator.
         """
         if seen is None or seen.error is None:
             self._missed.pop(name, None)

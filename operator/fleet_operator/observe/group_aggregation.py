@@ -22,8 +22,8 @@ from fleet_operator.planning.observation import (
 )
 
 GROUP_UNCONFIRMED_SECONDS: Final = 15.0
-"""Time in seconds for which a failure to observe a group or a log end counts as unconfirmed, because a coordinator or
-leader may need this time to move to another broker."""
+"""Time in seconds for which a failure to observe a group or a log end counts as unconfirmed, because the coordinator or
+leader may be moving to another broker."""
 DENSE_SECONDS: Final = 25.0
 SPARSE_SECONDS: Final = 15.0
 """Of the samples older than DENSE_SECONDS, about one per SPARSE_SECONDS is kept."""
@@ -31,15 +31,15 @@ SAMPLES_SECONDS: Final = 90.0
 SLOW_SAMPLES_SECONDS: Final = 900.0
 SLOW_SPARSE_SECONDS: Final = 60.0
 FEW_RECORDS: Final = 20
-"""If fewer than FEW_RECORDS arrive for a group within SAMPLES_SECONDS, samples are kept for SLOW_SAMPLES_SECONDS: of
-the older ones, one per SLOW_SPARSE_SECONDS. A rate from few records is unreliable."""
+"""If fewer than FEW_RECORDS arrive for a group within SAMPLES_SECONDS, samples are kept for SLOW_SAMPLES_SECONDS,
+because a rate from few records is unreliable. Of the older samples, one per SLOW_SPARSE_SECONDS is kept."""
 SAMPLES_GAP_SECONDS: Final = 30.0
-"""Longest time in seconds between two samples. A longer gap discards the earlier samples: records that arrive after an
-outage may have waited at their producers, so they show no rate."""
+"""Longest time in seconds between two samples. After a longer gap, the earlier samples are discarded: records that
+arrive after an outage may have waited at their producers, so their number shows no rate."""
 
 TRANSITIONS_MAX: Final = 10
 NAMED_MAX: Final = 4
-"""Largest number of members that one transition names, because any number of members may join or leave at once."""
+"""Largest number of members that one transition names, because any number of members may join or leave together."""
 
 Members = tuple[MemberObservation, ...]
 
@@ -53,9 +53,8 @@ def observe_group(
     spans: Spans,
     now: float,
 ) -> GroupObservation:
-    """Build the observation of a main group and its retry flow. Either may be known while the other is unknown.
-
-    `last`: the newest observation, perhaps from a state poll; `spans`: of the retry flow; `now`: epoch seconds.
+    """Build the observation of a main group and its retry flow. Either may be known while the other is unknown. `last`:
+    the newest observation, perhaps from a state poll; `spans`: offsets of the retry flow; `now`: epoch seconds.
     """
     group = aggregate_group(facts[subscription.group_id], last, now)
     if group.failed_records is None and subscription.failed_topic:
@@ -69,9 +68,9 @@ def observe_group(
 def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
     """The number of records in the failed topic, and the sum of its end offsets.
 
-    Both are None if an offset is missing, or if the log start offset of a partition is beyond its end offset, because
-    the sum would then be too low. Start offsets are read less often than end offsets, so such a start offset was read
-    before the topic was recreated.
+    Both are None if an offset is missing, or if a partition's log start offset is beyond its end offset, because the
+    sum would then be too low. This happens after the topic is recreated, because start offsets are read less often than
+    end offsets.
     """
     ends, starts = facts.failed.ends, facts.failed.starts
     whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
@@ -122,7 +121,7 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
         return known
     now = group.observed_at
     if known and not 0.0 <= now - known[-1].at <= SAMPLES_GAP_SECONDS:
-        known = ()  # polls have paused, or the clock was set back
+        known = ()  # there was a gap between polls, or the clock was set back
     before = known[-1] if known else None
     newest = ProgressSample(
         now,
@@ -130,13 +129,13 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
         KeptOffsets(group.end_offsets, before.end_offsets if before is not None else None),
     )
     reach = SAMPLES_SECONDS if _arrived(known, newest) >= FEW_RECORDS else SLOW_SAMPLES_SECONDS
-    # One sample from before the window is kept, so that the samples cover the whole window.
+    # One sample from before the window is kept, so that the samples span the whole window.
     first = max((place for place, sample in enumerate(known) if now - sample.at >= reach), default=0)
     return (*_thinned(known[first:], now), newest)
 
 
 def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
-    """The number of records that arrived in the last SAMPLES_SECONDS, or 0 if there is no sample that old."""
+    """The number of records that arrived in the last SAMPLES_SECONDS, or 0 without a sample that is at least as old."""
     begin = next((sample for sample in reversed(known) if newest.at - sample.at >= SAMPLES_SECONDS), None)
     if begin is None:
         return 0
@@ -145,7 +144,7 @@ def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
 
 
 def _thinned(samples: tuple[ProgressSample, ...], now: float) -> list[ProgressSample]:
-    """Thin out older samples, because each sample holds the offsets of all partitions."""
+    """Drop some of the older samples, because each sample has the offsets of all partitions."""
     kept: list[ProgressSample] = []
     for place, sample in enumerate(samples):
         following = samples[place + 1].at if place + 1 < len(samples) else now
@@ -171,10 +170,10 @@ def missing_ends(ends: Offsets, last: GroupObservation | None, now: float) -> di
 
 
 def unobserved(group_id: str, last: GroupObservation | None, error: str, now: float) -> GroupObservation:
-    """The observation of a group after a failed poll: its last known values and the error."""
+    """The observation of a group after a failed poll: the group's last known values and the error."""
     known = last or GroupObservation(group_id=group_id, observed_at=now, error=NOT_OBSERVED)
     since = known.failing_since if known.error is not None else now
-    since = min(since, now) if since is not None else None  # a time after `now` is from before the clock was set back
+    since = min(since, now) if since is not None else None  # a time after `now` shows that the clock was set back
     unconfirmed = since is not None and now - since < GROUP_UNCONFIRMED_SECONDS
     return replace(known, error=error, failing_since=since, unconfirmed=unconfirmed)
 
@@ -194,8 +193,9 @@ def extend_transitions(
 ) -> tuple[GroupTransition, ...]:
     """Add the transitions that follow from a new observation by a poll or a state poll.
 
-    The history is built here, because statuses are not written for each observation and would miss short states.
-    `passed` is a state that the broker reported just before `state`. Times are rounded to ms, as in the status.
+    The history is built here and not from statuses, because statuses are not written for each observation and would
+    miss short states. `passed` is a state that the broker reported just before `state`. Times are rounded to ms, as in
+    the status.
     """
     at = round(now, 3)
     known = last.transitions if last is not None else ()

@@ -1,8 +1,8 @@
 """Visits an empty Kafka group: the operator joins the group and leaves it, so that the group's commits do not expire.
 
-A visit runs on the observer's thread in steps that do not wait. A broker answers a request to join an empty group after
-`group.initial.rebalance.delay.ms`, three seconds by default, and polls continue meanwhile. The request has its own
-connection, because a broker answers the requests of one connection in order.
+A visit runs on the observer's thread in steps that do not wait. A broker answers a JoinGroup request to an empty group
+after `group.initial.rebalance.delay.ms`, three seconds by default; polls continue during this time. The request has its
+own connection, because a broker answers the requests of one connection in order.
 
 The visitor sends no SyncGroup, because in a Stable group brokers delete old commits of topics that no member subscribes
 to (Kafka: `ClassicGroup.offsetExpirationCondition`). It leaves before the group becomes Stable, and it also subscribes
@@ -24,7 +24,7 @@ from fleet_operator.observe.live_reads import CALL_SECONDS, describe, find_coord
 
 JOIN_SECONDS: Final = 20.0
 SUBSCRIPTION_VERSION: Final = 0
-"""Version of the visitor's subscription. The oldest version suffices, because it has all fields that brokers read."""
+"""Version of the visitor's subscription (consumer protocol). The oldest version has all fields that brokers read."""
 STANDARD_ASSIGNORS: Final = ("range", "cooperative-sticky", "sticky", "roundrobin")
 REASON: Final = "the operator visits the empty group, so that its commits do not expire"
 
@@ -42,7 +42,7 @@ class VisitOutcome(StrEnum):
 @dataclass(slots=True)
 class GroupVisit:
     """One visit. Call `begin` once, then `advance` until it returns an outcome; both methods raise NetError and
-    KafkaError. The visitor also offers the workers' custom `assignors`, so that a worker may join at the same time."""
+    KafkaError. The visitor also lists the workers' custom `assignors`, so that a worker can join during the visit."""
 
     group_id: str
     session_timeout_ms: int
@@ -80,7 +80,8 @@ class GroupVisit:
         assert address is not None, "begin is called first"
         assert join is not None, "begin is called first"
         if client is not self._client:
-            # The observer was replaced. Its client is closed, so the visiting member's session expires.
+            # The observer was replaced and its client closed, so the visiting member is removed when its session
+            # expires.
             raise Disconnected("the connection to the cluster was renewed during a visit", address=address)
         if not join.done:
             return None
@@ -116,5 +117,5 @@ class GroupVisit:
         request = groups.LeaveGroupRequest(group_id=self.group_id, members=(member,))
         answer = client.call(address, request, timeout_s=CALL_SECONDS)
         code = answer.error_code or next((each.error_code for each in answer.members if each.error_code), 0)
-        if code:  # also for UNKNOWN_MEMBER_ID, because the coordinator has then lost the visiting member
+        if code:  # also for UNKNOWN_MEMBER_ID: the coordinator has then lost the visiting member
             raise KafkaError(code, f"group {self.group_id!r}")

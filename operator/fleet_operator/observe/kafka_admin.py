@@ -1,7 +1,7 @@
 """Changes managed topics, groups and static members in a Kafka cluster. Runs on the observer's thread and blocks.
 
-Every change is safe to repeat. The first request of every action checks the cluster id. Before anything is deleted, the
-live state is read, because a plan is based on an observation, and records may have been written since then.
+Every change is safe to repeat. The first request of every action checks the cluster id. The live state is read before
+any deletion, because records may have been written after the observation on which the plan is based.
 
 Decision: docs/decisions/0032-shared-contract.md.
 """
@@ -55,7 +55,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class TopicChanges:
-    """The outcome of a plan for topics: the names of changed topics, and refusals."""
+    """The outcome of a TopicsPlan: the names of changed topics, and the brokers' refusals."""
 
     made: list[str] = field(default_factory=list)
     grown: list[str] = field(default_factory=list)
@@ -87,8 +87,8 @@ class TopicChanges:
 class FlowRemoval:
     """The outcome of deleting a group's retry flow.
 
-    `waiting` has the topics that were kept, with their number of uncommitted records (None if unknown); `failed` is the
-    number of records in the failed topic (None if not counted).
+    `waiting` has the topics that were kept, with their numbers of uncommitted records (None if unknown); `failed` is
+    the number of records in the failed topic (None if not counted).
     """
 
     refusals: list[Refusal] = field(default_factory=list)
@@ -100,7 +100,7 @@ class FlowRemoval:
 @dataclass(frozen=True, slots=True)
 class OffsetsSet:
     """The outcome of setting offsets: the refused partitions with reasons, and the commits before and after the change.
-    `outdated`: nothing was set, because commits or topics differ from those on which the decision was based."""
+    `outdated`: no offset was set, because the commits or topics have changed since the decision."""
 
     refusals: Mapping[Partition, str]
     before: Offsets
@@ -165,7 +165,7 @@ class KafkaAdmin:
         topics = doomed_topics(group, [topic.name for topic in known if topic.name is not None])
         if group.spec.deletion.retry_topics == "Drain":
             waiting = self.read_waiting(naming.retry_group(group.group_id), topics)
-            # A topic must not count as drained only because the broker asked by `read_waiting` does not know it yet.
+            # `read_waiting` omits topics that its broker does not know yet; these must not count as drained.
             removal.waiting = {topic: waiting.get(topic) for topic in topics if waiting.get(topic) != 0}
             if removal.waiting and not partly:
                 return removal
@@ -173,7 +173,7 @@ class KafkaAdmin:
         doomed = [topic for topic in topics if topic not in removal.waiting]
         if doomed:
             removal.refusals += self.delete_topics(doomed)
-        # While records are kept, commits are kept too, because they show which records are handled.
+        # While waiting records are kept, commits are kept too, because they show which records were handled.
         groups = doomed_groups(group, had_retries=had_retries) if not removal.waiting else ()
         if groups:
             removal.refusals += self.delete_groups(groups)
@@ -189,13 +189,15 @@ class KafkaAdmin:
         return changes
 
     def begin_visit(self, visit: GroupVisit) -> VisitOutcome | None:
-        """Begin a visit. Its later steps need not check the cluster id again. Raises KafkaError."""
+        """Begin a visit to an empty group. Later steps of the visit need not check the cluster id again. Raises
+        KafkaError."""
         return visit.begin(self._client)
 
     def remove_members(self, group_id: str, instance_ids: Collection[str]) -> Sequence[str]:
-        """Remove static members from a group by instance id; return the ids of the members that were removed.
+        """Remove static members from a group by instance id; return the instance ids of the removed members.
 
-        Requests only the removal of current members. Raises KafkaError if the coordinator cannot be found.
+        Instance ids without a current member are ignored. Raises KafkaError if the coordinator cannot be found or
+        refuses the request.
         """
         coordinator = find_coordinator(self._client, group_id)
         request = DescribeGroupsRequest(groups=(group_id,))
@@ -273,8 +275,8 @@ class KafkaAdmin:
     ) -> OffsetsSet:
         """Commit offsets of an empty group with the marker as metadata, and read the commits back. Raises KafkaError.
 
-        With `previous`, nothing is set if another program has committed since the `previous` offsets were read. If
-        `topic_ids` are passed too, nothing is set if one of these topics was recreated.
+        With `previous`, no offset is set if another program has committed since the `previous` offsets were read. With
+        `topic_ids` too, no offset is set if one of these topics was recreated.
         """
         client = self._client
         found = live_reads.read_wanted_commits(client, group_id, wanted)
@@ -287,7 +289,8 @@ class KafkaAdmin:
         return OffsetsSet(refusals, before, _offsets_of(live_reads.read_wanted_commits(client, group_id, wanted)))
 
     def read_waiting(self, group_id: str, topics: Collection[str]) -> dict[str, int | None]:
-        """Read live, for each topic, the number of records after the group's commits; None if a partition has an error.
+        """Read live, for each topic, the number of records after the group's commits; None if a partition's offsets
+        cannot be read.
 
         Topics that the broker does not know are left out. Raises KafkaError if the group's commits cannot be read.
         """
@@ -338,8 +341,8 @@ class KafkaAdmin:
 def change_cluster(client: NetworkClient, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
     """Run an action on the Kafka cluster with this id. Raises AnotherCluster if a broker reports a different id.
 
-    The check is needed because the addresses of a KafkaCluster may have been edited since the action was decided, or
-    may belong to two clusters. A topic with the same name on another cluster must not be changed.
+    The check is needed because the addresses of a KafkaCluster may have been edited since the decision, or may belong
+    to two clusters. A topic with the same name on another cluster must not be changed.
     """
     if cluster_id is None:
         raise AnotherCluster("the Kafka cluster was not known when the action was decided; nothing was done")

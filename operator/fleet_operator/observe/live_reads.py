@@ -24,7 +24,7 @@ T = TypeVar("T")
 CALL_SECONDS: Final = 10.0
 
 Led = Mapping[BrokerAddress, list[Partition]]
-"""Partitions keyed by their leader's address."""
+"""Partitions, keyed by the address of their leader."""
 
 
 def find_coordinator(client: NetworkClient, group_id: str) -> BrokerAddress:
@@ -65,8 +65,8 @@ def read_group(
 ) -> GroupOffsets:
     """Read the group, its commits in these topics, and the log offsets of these topics.
 
-    With `read_committed`, ends are last stable offsets. Ends are read before offsets for times: a partition without a
-    record at or after the time continues at its end, and must not skip a record that arrives between the two requests.
+    With `read_committed`, ends are last stable offsets. Ends are read before offsets for times. A partition without a
+    record at or after the time uses its end offset, so a record that arrives between the two requests is not skipped.
     """
     coordinator = find_coordinator(client, group_id)
     described = describe(client, coordinator, group_id)
@@ -92,7 +92,7 @@ def read_group(
 
 
 def read_topic_ids(client: NetworkClient, topics: Iterable[str]) -> dict[str, str]:
-    """Read the ids of the topics that the broker knows. Brokers before Kafka 2.8 return no ids."""
+    """Read topic ids, keyed by name, of the topics that the broker knows. Brokers before Kafka 2.8 return no ids."""
     return _ids(_topics(client, sorted(topics))[0])
 
 
@@ -131,8 +131,9 @@ def commit(client: NetworkClient, group_id: str, wanted: Mapping[Partition, int]
 def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicOffsets:
     """Read the partitions and offsets of a topic.
 
-    Ends are read before offsets for times, as in `read_group`. With `read_committed`, the high watermark is read too,
-    before the last stable offset, so that a record between the two can only be held back by an open transaction.
+    Ends are read before offsets for times, as in `read_group`. With `read_committed`, the high watermark is also read,
+    before the last stable offset. Records between the two offsets are then held back by an open transaction, and have
+    not merely arrived between the requests.
     """
     metadata, known = _topics(client, (question.topic, *question.others))
     unknown = tuple(topic for topic in question.others if topic not in known)
@@ -177,7 +178,7 @@ def read_offsets(client: NetworkClient, led: Led, timestamp: int, *, read_commit
 
 
 def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed: bool) -> dict[Partition, int | None]:
-    """Read, for each partition, the offset of the first record at or after a time; None if all records are older."""
+    """For each partition, read the offset of the first record at or after a time; None if all records are older."""
     found: dict[Partition, int | None] = {}
     for address, partitions in led.items():
         for request in batches.list_offsets_requests(dict.fromkeys(partitions, time_ms), read_committed=read_committed):
@@ -187,9 +188,8 @@ def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed:
 
 
 def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
-    """Observe only the brokers, their settings for `__consumer_offsets`, and this topic.
-
-    Every broker is asked for its own settings. Raises the error of the first broker that does not answer.
+    """Observe only the brokers, their settings for `__consumer_offsets`, and this topic. Each broker returns its own
+    settings. Raises the error of the first broker that does not answer.
     """
     metadata = client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS)
     error = aggregation.topics(metadata)[batches.OFFSETS_TOPIC].error
@@ -220,10 +220,9 @@ def _topics(client: NetworkClient, names: Iterable[str]) -> tuple[MetadataRespon
 
 
 def _other_type(client: NetworkClient, coordinator: BrokerAddress, group_id: str) -> ListedGroup | None:
-    """The entry of a group in ListGroups if the group does not use the classic protocol, otherwise None.
-
-    DescribeGroups describes a KIP-848 group as `Dead`; its type in ListGroups distinguishes it from a missing group.
-    Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
+    """A group's entry in ListGroups if the group does not use the classic protocol, otherwise None. DescribeGroups
+    describes a KIP-848 group as `Dead`, like a missing group; only ListGroups, with the group's type, distinguishes
+    them. Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
     """
     listed = client.call(coordinator, ListGroupsRequest(), timeout_s=CALL_SECONDS)
     if listed.error_code:

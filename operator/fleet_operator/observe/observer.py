@@ -1,7 +1,6 @@
-"""The thread that observes one Kafka cluster and carries out actions in it.
-
-Only this thread uses its `NetworkClient`. The event loop passes subscriptions and actions to the thread, and wakes it.
-The thread passes observations to `publish`, which must be safe to call from this thread.
+"""The thread that observes one Kafka cluster and runs the operator's actions on the cluster. Only this thread uses its
+`NetworkClient`. The event loop passes subscriptions and actions to the thread, and wakes it. The thread passes
+observations to `publish`, which must be safe to call from this thread.
 """
 
 import logging
@@ -32,15 +31,16 @@ T = TypeVar("T")
 REST_FACTOR: Final = 9.0
 """Shortest pause after a poll, as a multiple of the CPU time of that poll."""
 ACTIONS_SECONDS_MAX: Final = 1.0
-"""Longest time in seconds that actions may delay a due poll, for example while a thousand new groups get topics."""
+"""Longest time in seconds for which actions may delay a due poll, for example while topics of a thousand new groups are
+created."""
 REFUSED_SECONDS: Final = 30.0
 """Shortest interval in seconds between polls while the cluster refuses the operator's credentials, because frequent
 attempts lock accounts and fill the brokers' logs."""
 FAILED_PART_FACTOR: Final = 5.0
 """Shortest pause after a failed poll of a group part, as a multiple of the poll's duration, while polls of other parts
-succeed. Each failing poll keeps the other parts waiting."""
+succeed. The pause limits the time for which failing polls delay the other parts."""
 REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
-"""Reasons of a cluster that counts as unreachable because its brokers refuse the operator's credentials."""
+"""Reasons that an unreachable cluster has if its brokers refuse the operator's credentials."""
 UNCONFIRMED_PAUSE_SECONDS: Final = 5.0
 """Longest pause in seconds between polls during a suspected outage."""
 
@@ -50,17 +50,17 @@ class ObserverStoppedError(Exception):
 
 
 def failure(error: NetError, last: ClusterObservation | None, now: float, *, proven: bool = True) -> ClusterObservation:
-    """Return the observation after a failed poll of the cluster: the last good values, marked unreachable, with the
+    """Return the observation after a failed poll of the cluster: the last known values, marked unreachable, with the
     reason.
 
-    `proven`: polls have failed for long enough to confirm the outage. If all brokers refuse the credentials, no
-    confirmation is needed. Brokers that do not answer may be restarting, for example to renew their certificates.
+    `proven`: polls have failed for long enough to confirm the outage. No confirmation is needed if all brokers refuse
+    the credentials. Brokers that do not answer may only be restarting, for example with new certificates.
     """
     base = last or ClusterObservation(observed_at=now, reachable=False)
     message = str(error)
     if isinstance(error, AllBrokersUnreachable):
         message = f"no broker answers: {listed(error.failures)}"
-    # The reason has only the kind of the error, because conditions have few reasons. The message has the details.
+    # The reason shows only the kind of error, because conditions have few reasons. The message has the details.
     causes = error.failures if isinstance(error, AllBrokersUnreachable) else (error,)
     refusals = [cause for cause in causes if isinstance(cause, AuthenticationFailed | TlsFailed)]
     refused_by_all = bool(refusals) and len(refusals) == len(causes)
@@ -85,12 +85,13 @@ def pause_of_failure(seen: ClusterObservation, interval: float, cpu_s: float) ->
         pause = min(interval, UNCONFIRMED_PAUSE_SECONDS)
     else:
         pause = max(interval, REFUSED_SECONDS) if seen.reason in REFUSALS else interval
-    # Brokers may be hostile: a large response with an error at its end costs as much CPU time as a valid response.
+    # Brokers may be hostile: a large response with an error at its end takes as much CPU time as a valid response.
     return max(pause, REST_FACTOR * cpu_s)
 
 
 class Observer:
-    """The thread of one cluster. On the event loop, call `start` once, then `submit` and `watch`, then `stop` once."""
+    """Controls the thread of one cluster. On the event loop, call `start` once, then `submit` and `watch`, then `stop`
+    once."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Observer:
         publish: Callable[[Observed], None],
         last: ClusterObservation | None = None,
     ) -> None:
-        """`last` is the initial observation. It must come from the same bootstrap brokers."""
+        """`last` is the initial observation, which must have been made with the same bootstrap brokers."""
         self.settings = settings
         self._name = name
         self._clock = clock
@@ -109,14 +110,14 @@ class Observer:
         self.latest: ClusterObservation | None = None
         """The newest observation; set and read on the event loop."""
         self._stopping = threading.Event()
-        # The event loop puts items into these queues, and the thread gets them.
+        # The event loop puts items into these queues, and the thread takes them out.
         self._actions: queue.SimpleQueue[tuple[Callable[[NetworkClient], Any], Future[Any]]] = queue.SimpleQueue()
         self._subscription_changes: queue.SimpleQueue[Mapping[str, GroupSubscription | None]] = queue.SimpleQueue()
         self._changed_topics: queue.SimpleQueue[frozenset[str]] = queue.SimpleQueue()
         self._rests_until = float("-inf")
-        """Time until which changes of subscriptions cause no poll (monotonic seconds); set by the thread before it
-        pauses."""
-        # Set by the thread before it can block; read by `_wake`.
+        """End of the current pause (monotonic seconds), until which changed subscriptions cause no poll. The thread
+        sets this before it pauses."""
+        # The thread sets this before it can block; `_wake` reads it.
         self._client: NetworkClient | None = None
         self._thread = threading.Thread(target=self._run, name=f"observer-{name}", daemon=True)
 
@@ -124,7 +125,7 @@ class Observer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Tell the thread to end, and return at once. Pending actions fail with ObserverStoppedError."""
+        """Tell the thread to end, without waiting for it. Pending actions fail with ObserverStoppedError."""
         self._stopping.set()
         self._wake()
 
@@ -140,21 +141,22 @@ class Observer:
 
     def watch(self, changes: Mapping[str, GroupSubscription | None]) -> None:
         """Set the subscriptions in `changes`, which is keyed by group id; None removes a subscription. New groups are
-        polled next. During a pause after a poll, the thread is not woken; it reads the changes when the pause ends."""
+        polled next. If the thread is in the pause after a poll, it reads the changes only when the pause ends."""
         self._subscription_changes.put(changes)
         if self._clock.monotonic() >= self._rests_until:
             self._wake()
 
     def poll_soon(self, changed_topics: Iterable[str] = ()) -> None:
-        """Discard what is cached about changed topics and poll their groups next; without topics, poll all groups."""
+        """Discard cached facts about these changed topics and poll their groups next; without topics, poll all
+        groups."""
         self._changed_topics.put(frozenset(changed_topics))
         self._wake()
 
     def submit(self, run: Callable[[NetworkClient], T]) -> Future[T]:
-        """Run an action on the thread. If a poll is running, the action runs after that poll."""
+        """Run an action on the thread; returns its future. If a poll is running, the action runs after that poll."""
         outcome: Future[T] = Future()
         self._actions.put((run, outcome))
-        if self._stopping.is_set():  # the thread may already have emptied the queue for the last time
+        if self._stopping.is_set():  # the thread may already have failed the pending actions
             self._refuse_actions()
         self._wake()
         return outcome
@@ -197,7 +199,7 @@ class Observer:
                 states_due = ended + max(STATE_POLL_SECONDS, STATE_POLL_REST_FACTOR * (ended - now))
                 continue
             self._rests_until = memory.rest_until
-            # A change before this line has woken the client. A change after this line waits for the end of the pause.
+            # Changes made before this line have woken the client. Changes made later wait for the end of the pause.
             rest_ends = memory.rest_until if memory.rest_until > now else float("inf")
             client.poll(min(due, states_due, rest_ends) - now)
 
@@ -240,7 +242,8 @@ class Observer:
                 memory.rest_until = ended + REST_FACTOR * cpu_s
                 self._publish(memory.fail_part(part, error, self._clock.wall()))
                 return
-            # Poll a different group part next, if there are several, because this part may be the cause of the failure.
+            # If there are several group parts, poll a different part next, because this part may be the cause of the
+            # failure.
             memory.parts.all_due()
             proven = memory.is_proven(began, ended)
             seen = failure(error, memory.last, self._clock.wall(), proven=proven)
@@ -274,7 +277,7 @@ class Observer:
 
 
 def _drained(items: queue.SimpleQueue[T], wanted: Callable[[], bool] = lambda: True) -> Iterator[T]:
-    """Get the items of a queue until it is empty or `wanted` returns False."""
+    """Yield the items of a queue until the queue is empty or `wanted` returns False."""
     while wanted():
         try:
             yield items.get_nowait()

@@ -1,12 +1,12 @@
 """Keeps the state of one observer: the group parts of a cluster, their poll times, and the last observation. Pure.
 
-A poll of all groups at once would take as long as its slowest response, and give no result before that. Therefore the
-groups are divided into group parts of bounded weight, so that a poll of one part takes a bounded time, however many
-groups there are. A group stays in its part, because responses are reused only if they are equal to the previous ones.
+A single poll of all groups would give no result before its slowest response. Therefore the groups are divided into
+group parts of bounded weight: a poll of one part takes a bounded time, however many groups there are. A group stays in
+its part, so that the part's requests and responses are the same in each poll and can be reused.
 
-After a failed poll, a different part is polled next, so that three consecutive failures prove that the cluster is the
-cause. Otherwise, anybody could make all groups unobservable by creating too many topics, because a poll of a part with
-a topic pattern requests the names of all topics.
+After a failed poll, a different part is polled next, so that consecutive failures prove that the cluster is the cause.
+A poll of a part with a topic pattern requests the names of all topics. If only such polls fail, because somebody has
+created too many topics, the groups of other parts are still observed.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """
@@ -26,26 +26,29 @@ from fleet_operator.observe.subscriptions import GroupSubscription
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 WEIGHT_MAX: Final = 400
-"""Largest number of topics and groups in a group part: about 4,000 offsets per poll at a dozen partitions per topic."""
+"""Largest number of topics and groups in a group part. With a dozen partitions per topic, this is about 4,000 offsets
+per poll."""
 HURRY_SECONDS: Final = 1.0
-"""Poll interval in seconds while a group has not been observed yet. It is also the shortest poll interval if a record
-becomes due soon in a retry flow without workers."""
+"""Poll interval in seconds while a group has not been observed yet. Also the shortest poll interval when a record of a
+retry flow without workers becomes due soon."""
 PART_REST_FACTOR: Final = 19.0
-"""Shortest pause between polls of a group part with new groups or changed topics, as a multiple of the CPU time of its
-last poll. Without the pause, each of thousands of new groups would cause a poll of its whole part."""
+"""Shortest pause between polls of a group part with new groups or changed topics, as a multiple of the CPU time of the
+part's last poll. Without this pause, each of thousands of new groups would cause a poll of its whole part."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""Longest time in seconds for which a group that is not observed yet (it may never exist) shortens poll intervals."""
+"""Longest time in seconds for which an unobserved group, which may never exist, shortens poll intervals."""
 CALM_FACTOR: Final = 20.0
-"""Shortest interval between polls of a group part, as a multiple of the CPU time that polling all parts once takes."""
+"""Shortest interval between polls of a group part, as a multiple of the CPU time of one poll of every part."""
 SCALED_SECONDS: Final = 10.0
 """Longest poll interval in seconds for a scaled group, because rates need several samples in a window."""
 ASLEEP_SECONDS: Final = 2.0
-"""Longest poll interval in seconds for a scaled group without workers, whose first record waits for the next poll."""
+"""Longest poll interval in seconds for a scaled group without workers, because its first new record is noticed only by
+a poll."""
 INTERVAL_SECONDS_MAX: Final = 12.0
-"""Limit in seconds up to which CALM_FACTOR may extend a poll interval, because decisions need newer observations."""
+"""Longest poll interval in seconds that CALM_FACTOR may cause, because decisions need recent observations."""
 OUTAGE_POLLS: Final = 3
 OUTAGE_SECONDS: Final = 15.0
-"""A cluster counts as unreachable once OUTAGE_POLLS polls in a row, or all polls for OUTAGE_SECONDS, have failed."""
+"""A cluster counts as unreachable after OUTAGE_POLLS consecutive failed polls, or if all polls have failed for
+OUTAGE_SECONDS."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,11 +56,11 @@ class GroupPart:
     """Groups of a cluster that are polled together, their topics, and their poll times (monotonic seconds).
 
     - `cpu_s`: CPU time of the last poll; `rest_until`: changes cause no poll before this time.
-    - `asked`, `answered`, `failed`: sequence number of this part's last poll, of its last successful poll, and of its
-      last poll if that poll failed; 0 without such a poll. All parts share one sequence.
+    - `asked`, `answered`: sequence numbers of this part's last poll and last successful poll. `failed`: that of the
+      last poll if it failed. 0 without such a poll. All parts share one sequence.
     - `unheard`: the listener has not been notified of these groups since the cluster became reachable.
-    - `unseen_since`: the groups that no poll has observed yet, each with the time of the first poll that missed it.
-    - `named`: number of groups that use each topic. It shows whether a changed topic concerns this part.
+    - `unseen_since`: the groups that the last poll could not observe, each with the time since which this is so.
+    - `named`: number of groups that use each topic. A changed topic concerns this part if its number is above 0.
     """
 
     patterns: bool
@@ -104,7 +107,7 @@ class GroupPart:
 
 
 class GroupParts:
-    """All groups of one observer, divided into parts. One part exists even without groups, because its polls read the
+    """All groups of one observer, divided into parts. Without groups, one empty part remains, whose polls read the
     facts about the cluster itself."""
 
     def __init__(self) -> None:
@@ -133,8 +136,8 @@ class GroupParts:
         self._parts = [part for part in self._parts if part.subscriptions] or [GroupPart(patterns=False)]
 
     def due(self, now: float) -> GroupPart:
-        """The part to poll next: of the parts that are due, the part whose last poll is the longest ago. So a part that
-        is always due because of many changes or failed polls does not starve the others."""
+        """The part to poll next: among due parts, the part that has not been polled for the longest time. So a part
+        that is always due, because of many changes or failed polls, does not starve the others."""
         due = [part for part in self._parts if part.due_at <= now]
         return min(due, key=lambda part: part.asked) if due else min(self._parts, key=lambda part: part.due_at)
 
@@ -151,8 +154,8 @@ class GroupParts:
         return not as_before
 
     def fail(self, part: GroupPart) -> bool:
-        """Record a failed poll of a part; return True if polls of other parts have succeeded since its previous
-        failure. Then the cluster is not the cause. The cause may be a topic pattern in this part, because its polls
+        """Record a failed poll of a part; return True if polls of other parts have succeeded since this part's previous
+        failure, because then the cluster is not the cause. The cause may be a topic pattern in this part: its polls
         request all topics, which may be too many for one poll."""
         self._polls += 1
         own = 0 < part.failed < self._last_good
@@ -164,7 +167,7 @@ class GroupParts:
             part.due_at = float("-inf")
 
     def naming(self, topics: frozenset[str]) -> Iterator[GroupPart]:
-        """The parts with a Kafka group that subscribes to at least one of these topics."""
+        """The parts with a group whose subscription names at least one of these topics."""
         return (part for part in self._parts if not part.named.keys().isdisjoint(topics))
 
     @property
@@ -191,8 +194,8 @@ def _weight(subscription: GroupSubscription) -> int:
 def pause_s(
     part: GroupPart, interval_s: float, seen: ClusterObservation, now: float, *, all_cpu_s: float = 0.0
 ) -> float:
-    """Seconds until the next poll of a part; `all_cpu_s` is the CPU time that polling all parts once takes. Rebalances
-    do not shorten the result, because states are polled every second."""
+    """Seconds until the next poll of a part; `all_cpu_s` is the CPU time of one poll of every part. Rebalances do not
+    shorten this time, because state polls observe them every second."""
     subscriptions = part.subscriptions
     groups = {group_id: seen.groups.get(group_id) for group_id in subscriptions}
     unseen = {group_id for group_id, group in groups.items() if group is None or group.error is not None}
@@ -216,9 +219,9 @@ def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> f
 class ObserverMemory:
     """The state of one observer between polls.
 
-    `last` is the newest observation (at first that of an earlier observer, if there was one), and `notified` the newest
-    observation without a suspected outage. The first poll after `survey_at` also reads the facts about the cluster
-    itself. Until `rest_until`, nothing is polled. Both times are monotonic seconds.
+    `last` is the newest observation, at first that of an earlier observer, if any. `notified` is the newest observation
+    without a suspected outage. The first poll after `survey_at` also reads the facts about the cluster itself. There
+    are no polls before `rest_until`. Both times are monotonic seconds.
     """
 
     last: ClusterObservation | None = None
@@ -248,8 +251,8 @@ class ObserverMemory:
             self.last, self.notified = _without(self.last, gone), _without(self.notified, gone)
 
     def tidy(self) -> None:
-        """Drop topics and groups without a subscription. Do not call this at each change, because it goes through all
-        groups and topics."""
+        """Drop the data of topics and groups without a subscription. Do not call this method at each change, because it
+        iterates over all groups and topics."""
         if not self._untidy:
             return
         self._untidy = False
@@ -266,7 +269,7 @@ class ObserverMemory:
 
     def invalidate_topics(self, topics: frozenset[str]) -> None:
         """Discard the settings and log start offsets of topics, and make the polls of their groups due. Without topics,
-        make all polls due."""
+        make the polls of all groups due."""
         if OFFSETS_TOPIC in topics:
             self.cluster.configs.topic = None
             self.survey_at = float("-inf")
@@ -279,8 +282,8 @@ class ObserverMemory:
     def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
         """Merge the observation of a part into the observation of the cluster. Return the changes.
 
-        If several parts have a topic, the last successful poll counts. The groups of all these parts are notified of a
-        change at once, because a later poll of their own part may find the topic as its previous poll did.
+        If several parts have a topic, the last successful poll counts. If this poll finds the topic changed, the groups
+        of all these parts are notified now: their own part's next poll may find no difference from its previous poll.
         """
         self._failures = 0
         last, before, polled = self.last, self.notified, dict(part.subscriptions)
@@ -330,8 +333,8 @@ class ObserverMemory:
     def _others_with_changes(
         self, part: GroupPart, last: ClusterObservation, seen: ClusterObservation
     ) -> dict[str, GroupSubscription]:
-        """The groups of the other parts that have a changed topic or pattern. A part that has not been heard yet is
-        left out, because its own first poll notifies all its groups."""
+        """The groups of the other parts that have a changed topic or pattern. A part that is `unheard` is left out,
+        because its next successful poll notifies all its groups."""
         topics = {name for name, topic in seen.topics.items() if last.topics.get(name) != topic}
         patterns = {text for text, names in seen.matches.items() if last.matches.get(text) != names}
         return {
@@ -344,7 +347,8 @@ class ObserverMemory:
         }
 
     def _with_topics_of(self, last: ClusterObservation, seen: ClusterObservation) -> ClusterObservation:
-        """Add the topics of an earlier observation. Topics that no part has are left out once each part was polled."""
+        """Add the topics of an earlier observation. After all parts have been polled, topics that no part has are left
+        out."""
         topics, matches = {**last.topics, **seen.topics}, {**last.matches, **seen.matches}
         if all(part.answered for part in self.parts):
             names = {name for part in self.parts for name in part.topics}

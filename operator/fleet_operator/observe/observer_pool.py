@@ -4,8 +4,8 @@ The pool keeps the newest observation of each KafkaCluster, and notifies the lis
 urgency of each change.
 
 KafkaClusters share an observer only if their addresses and credentials are equal. Equal cluster ids do not suffice,
-because brokers report the id themselves. A broker could pretend to be another tenant's cluster, or receive that
-tenant's credentials.
+because brokers report the id. A hostile broker could pretend to be another tenant's cluster, or receive that tenant's
+credentials.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """
@@ -34,22 +34,22 @@ Key = tuple[str, str]
 """Namespace and name of an object."""
 
 STOP_SECONDS: Final = 3.0
-"""Longest time in seconds that `close` waits for all threads. A thread that waits for a broker ends later, when its
-calls time out, or with the process."""
+"""Longest time in seconds for which `close` waits for all threads. A thread that waits for a broker ends later: when
+its calls time out, or with the process."""
 CHECK_SECONDS: Final = 30.0
-"""Interval in seconds at which the pool looks for hanging observers."""
+"""Interval in seconds between two checks for hanging observers."""
 OBSERVERS_PER_NAMESPACE_MAX: Final = 20
 OBSERVERS_MAX: Final = 400
-"""Largest number of observers of one operator; OBSERVERS_PER_NAMESPACE_MAX limits those of one namespace. Each observer
-has a thread and connections, and all observers share one interpreter."""
+"""Largest number of observers of one operator; OBSERVERS_PER_NAMESPACE_MAX limits the observers of one namespace. Each
+observer has a thread and connections, and all observers share one Python interpreter."""
 
 
 class TooManyObserversError(Exception):
-    """The limit of observed connections is reached; the message is shown to the owner of the KafkaCluster."""
+    """The limit of observed connections is reached; the KafkaCluster's condition shows the message."""
 
 
 class Listener(Protocol):
-    """Is notified of changes, on the event loop."""
+    """The interface through which the pool reports changes, on the event loop."""
 
     def cluster_changed(self, cluster: Key) -> None:
         """A cluster became reachable or unreachable, or facts about the cluster itself changed."""
@@ -79,7 +79,8 @@ class _Post:
 class _Slot:
     """The observer and the newest observation of one KafkaCluster.
 
-    `connection`: the connection of the KafkaCluster; `identified`: a cluster id was observed over this connection.
+    `connection`: the connection from the KafkaCluster's spec; `identified`: a cluster id was observed over this
+    connection.
     """
 
     post: _Post
@@ -109,8 +110,8 @@ class ObserverPool:
         `connection` is `KafkaClusterSpec.connection`. If the addresses differ, the new observer starts without an
         observation, because the addresses may belong to another cluster. If only the credentials differ, it starts with
         the last observation, marked unconfirmed as after a failed poll: the status shows this observation, but
-        decisions do not use it. Raises TooManyObserversError if a new connection would exceed a limit. The limit stops
-        no existing observer.
+        decisions do not use it. Raises TooManyObserversError if a new connection would exceed a limit. Existing
+        observers are never stopped because of a limit.
         """
         slot = self._slots.get(cluster)
         if slot is not None and slot.post.observer.settings == settings and slot.post.observer.alive:
@@ -164,7 +165,8 @@ class ObserverPool:
         return post
 
     def refuse(self, cluster: Key, reason: str, message: str, connection: str = "") -> None:
-        """Stop observing a cluster. Its observation keeps the last known values, marked unreachable for this reason."""
+        """Stop observing a cluster. `latest` still returns the last known values, marked unreachable for this
+        reason."""
         before = self._refused.get(cluster)
         if before and (before.reason, before.message, before.connection) == (reason, message, connection):
             return
@@ -184,7 +186,7 @@ class ObserverPool:
             self._listener.group_changed(group, urgent=True)
 
     def stop(self, cluster: Key) -> None:
-        """Stop observing a cluster and drop its observation. An observer stops when it has no more clusters."""
+        """Stop observing a cluster and drop its observation. An observer without clusters stops."""
         self._refused.pop(cluster, None)
         slot = self._slots.pop(cluster, None)
         if slot is None:
@@ -248,12 +250,13 @@ class ObserverPool:
             self._remove(slot.post, cluster, {group: gone})
 
     def latest(self, cluster: Key) -> ClusterObservation | None:
-        """The newest observation of a cluster; None before the first one, and if the cluster is not observed."""
+        """The newest observation of a cluster; None before the first observation, and if the cluster is not
+        observed."""
         slot = self._slots.get(cluster)
         return slot.latest if slot else self._refused.get(cluster)
 
     def poll_soon(self, cluster: Key, changed_topics: Iterable[str] = ()) -> None:
-        """Poll a cluster before its poll interval is over, because the operator has just changed something in Kafka."""
+        """Poll a cluster before its poll interval ends, because the operator has just made a change in Kafka."""
         slot = self._slots.get(cluster)
         if slot is not None:
             slot.post.observer.poll_soon(changed_topics)
@@ -267,8 +270,8 @@ class ObserverPool:
         return await asyncio.wrap_future(slot.post.observer.submit(run))
 
     async def change(self, cluster: Key, cluster_id: str | None, run: Callable[[KafkaAdmin], T]) -> T:
-        """Change the Kafka cluster with this id on the thread of its observer. `change_cluster` checks the id: if the
-        KafkaCluster's addresses were edited after the decision, a different observer would run the action."""
+        """Run a change of the Kafka cluster with this id on the thread of its observer. `change_cluster` checks the id,
+        because the KafkaCluster's addresses, and so its observer, may have changed since the decision."""
         return await self.act(cluster, lambda client: change_cluster(client, cluster_id, run))
 
     def _add(self, post: _Post, cluster: Key, subscriptions: Mapping[Key, GroupSubscription]) -> None:
@@ -290,7 +293,8 @@ class ObserverPool:
             post.observer.watch(changes)
 
     def _merged(self, post: _Post, group_id: str) -> GroupSubscription | None:
-        """Merge all ConsumerGroups' subscriptions to a Kafka group, its owner's first; None without a subscription."""
+        """Merge all ConsumerGroups' subscriptions to a Kafka group, starting with the owner's subscription; None
+        without a subscription."""
         subscriptions = [
             (self._subscriptions[cluster][group], group) for cluster, group in post.groups.get(group_id, ())
         ]
@@ -318,7 +322,7 @@ class ObserverPool:
         self._notify(post, observed.groups)
 
     def _notify(self, post: _Post, changed: Mapping[str, bool]) -> None:
-        """Notify the listener of changed Kafka groups. `changed`: True for an urgent change."""
+        """Notify the listener of changed Kafka groups. `changed` is keyed by group id; True means an urgent change."""
         for group_id, urgent in changed.items():
             for _, group in post.groups.get(group_id, ()):
                 self._listener.group_changed(group, urgent=urgent)
@@ -332,8 +336,8 @@ def _both(one: GroupSubscription, two: GroupSubscription) -> GroupSubscription:
 
 
 def _unconfirmed(slot: _Slot | None, settings: ObserverSettings, connection: str) -> ClusterObservation | None:
-    """The initial observation for an observer with renewed credentials; None if the last observation cannot be used. An
-    unreachable cluster's observation is not used, because unconfirmed observations count as reachable."""
+    """The initial observation for an observer with renewed credentials; None if the last observation cannot be used.
+    The observation of an unreachable cluster is not used: marked as unconfirmed, it would count as reachable."""
     last = slot.latest if slot is not None else None
     if slot is None or last is None or slot.post.observer.settings.bootstrap_servers != settings.bootstrap_servers:
         return None

@@ -1,7 +1,7 @@
 """Polls a Kafka cluster once, with a few requests to each broker, however many groups there are.
 
-Runs on the observer's thread. All requests of a phase are in flight at once. A broker that does not answer affects only
-its own groups and partitions.
+Runs on the observer's thread. All requests of a phase are in flight together. A broker that does not answer affects
+only its own groups and partitions.
 """
 
 from collections import Counter, defaultdict
@@ -29,8 +29,8 @@ from fleet_operator.observe.subscriptions import GroupSubscription, RetrySubscri
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
-"""Timeout in seconds of one phase of a poll. If a broker hangs, a poll may reach this timeout four times, so that it
-reports the broker after half a minute."""
+"""Timeout in seconds of one phase of a poll. If a broker hangs, a poll may reach this timeout four times, and reports
+the broker after half a minute."""
 HANGING_CALL_SECONDS: Final = 1.0
 HANGING_SECONDS: Final = 30.0
 """Time in seconds for which calls to a broker that has timed out get the shorter timeout HANGING_CALL_SECONDS. With the
@@ -44,12 +44,12 @@ REFUSED: Final = DescribedGroup(
     protocol_data="",
     members=(),
 )
-"""Description of a group if the operator's login may not describe the group, or may not read its commits."""
+"""Description of a group that the operator's login may not describe, or whose commits it may not read."""
 SURVEYED: Final = (
     *("answered", "metadata_version", "offsets_topic", "offsets_topic_error", "broker_settings"),
     *("group_count", "groups_per_coordinator", "silent_brokers"),
 )
-"""Fields about the whole cluster. Polls without `survey` do not read them, but copy them from the last observation."""
+"""Fields about the whole cluster. Polls without `survey` copy these fields from the last observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,8 @@ class Poll:
 
     `subscriptions` is keyed by group id. `last`: newest observation of the cluster. With `survey`, the poll also reads
     the facts about the whole cluster; otherwise it copies them from `last`. Waits end when `stopping` returns True.
-    With `awaits_offsets_topic`, no coordinator is looked up while `__consumer_offsets` does not exist, because a broker
-    would then create this topic with its own settings.
+    With `awaits_offsets_topic`, no coordinator is looked up while `__consumer_offsets` does not exist, because a lookup
+    makes a broker create this topic with the broker's settings.
     """
 
     client: NetworkClient
@@ -89,7 +89,8 @@ class Poll:
 
     def _topics(self) -> tuple[MetadataResponse, dict[str, TopicObservation], Mapping[str, tuple[str, ...]]]:
         """Read the metadata. Return it, the observed topics, and the topics that each pattern matches, keyed by the
-        text of the pattern. Patterns need the metadata of all topics, but topics without a subscription are dropped."""
+        text of the pattern. Patterns need the metadata of all topics; topics without a subscription are then
+        dropped."""
         named = {topic for subscription in self.subscriptions.values() for topic in subscription.named_topics}
         patterns = {each.pattern for each in self.subscriptions.values() if each.pattern is not None}
         asked = (*sorted(named), *((batches.OFFSETS_TOPIC,) if self.survey else ()))
@@ -97,7 +98,8 @@ class Poll:
         topics = aggregation.topics(metadata)
         matches = self.part.matches.update(patterns, topics)
         if patterns and self.survey and batches.OFFSETS_TOPIC not in topics:
-            # A request for all topics omits topics that may not be described. A request by name returns the error.
+            # A request for all topics omits topics that the login may not describe. A request by name returns the
+            # error.
             topics |= aggregation.topics(self.client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS))
         if patterns:
             wanted = {*asked, *(topic for names in matches.values() for topic in names)}
@@ -132,7 +134,8 @@ class Poll:
         return self._observation(metadata, topics, groups, counts, now)
 
     def _discover(self) -> None:
-        """Find delays of existing retry topics, once per group with `discover`, because this needs all topic names."""
+        """Find the delays of existing retry topics for groups with `discover`, only once per group, because this needs
+        the names of all topics."""
         wanted = {group_id for group_id, retry in self._retries.items() if retry.discover}
         known = {
             group_id: self.part.flow.found_delays[group_id] for group_id in wanted & self.part.flow.found_delays.keys()
@@ -190,7 +193,7 @@ class Poll:
         return questions
 
     def _ask_configs(self, topics: Mapping[str, TopicObservation], questions: Questions) -> None:
-        """Request `ConfigFacts`: from each broker its own settings, from one broker the other settings."""
+        """Request `ConfigFacts`: each broker's own settings, and all other settings from one broker."""
         live, configs = self.client.brokers, self.cluster.configs
         due, one = configs.is_due(self.clock.monotonic()), min(live)
         for gone in configs.brokers.keys() - live.keys():
@@ -202,7 +205,7 @@ class Poll:
             questions.ask(self._send(one, batches.features_request()), configs.take_features)
         if topics[batches.OFFSETS_TOPIC].error == TOPIC_NOT_FOUND:
             configs.topic = None
-        elif due or configs.topic is None:  # if the topic was just created, its settings are read at once
+        elif due or configs.topic is None:  # the settings of a new topic are read without delay
             questions.ask(self._send(one, batches.offsets_topic_config_request()), configs.take_topic)
 
     def _ask_offsets(self, metadata: MetadataResponse, questions: Questions) -> None:
@@ -267,8 +270,8 @@ class Poll:
     def _offsets_for_times(
         self, times: Mapping[batches.Partition, int], leaders: Mapping[batches.Partition, int], silent: set[int]
     ) -> dict[batches.Partition, Found | None]:
-        """Carry out one round of the search. To avoid further timeouts, a broker whose call fails gets no more requests
-        in this poll."""
+        """Send one round of requests of the search. A broker whose call fails gets no more of them in this poll, to
+        avoid further timeouts."""
         by_leader: dict[int, dict[batches.Partition, int]] = defaultdict(dict)
         for partition, time_ms in times.items():
             if partition in leaders and leaders[partition] not in silent:
@@ -290,9 +293,9 @@ class Poll:
     def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
         """Send ListGroups to the coordinators of groups that seem to be missing, unless this poll has already done so.
 
-        DescribeGroups reports a group that changed to another protocol like a missing group. ListGroups tells them
-        apart; if it fails, the group gets its error. Groups that were Dead or unobserved before are left to the next
-        poll with `survey`, because thousands of new groups may not exist yet.
+        DescribeGroups reports a group that changed to another protocol like a missing group; only ListGroups
+        distinguishes them. If ListGroups fails, its error becomes the group's error. Groups that were Dead or
+        unobserved before are left to the next poll with `survey`, because thousands of new groups may not exist yet.
         """
         gone = [
             facts[group.group_id]
@@ -348,11 +351,11 @@ class Poll:
                 group.error = group.error or aggregation.NOT_CLASSIC
         questions.take_groups(facts)
         for group in facts.values():
-            if group.error == AUTHORIZATION_FAILED:  # a login without Describe lacks Read too
+            if group.error == AUTHORIZATION_FAILED:  # a login without Describe also lacks Read
                 group.described = replace(REFUSED, group_id=group.group_id)
             described = group.described
             if group.error is not None or described is None or described.error_code in MOVED:
-                self.cluster.coordinators.pop(group.group_id, None)  # so the next poll looks the coordinator up
+                self.cluster.coordinators.pop(group.group_id, None)  # the next poll looks up the coordinator
         ends = self._take_logs(questions, topics, facts)
         for call, take in questions.others:
             if call.error is None:

@@ -1,4 +1,4 @@
-"""State that polls keep for later polls: about the whole cluster, and about one group part. Used by one thread."""
+"""State that later polls use: about the whole cluster, and about one group part. Used by one thread."""
 
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -19,7 +19,8 @@ from fleet_operator.planning.topic_pattern import TopicMatches
 T = TypeVar("T")
 
 CONFIGS_SECONDS: Final = 60.0
-"""Interval in seconds at which `ConfigFacts` are read. A broker's restart may change its settings unnoticed."""
+"""Interval in seconds at which `ConfigFacts` are read. Settings are read again because a broker's restart may change
+them."""
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class ConfigFacts:
     at `due_at` (monotonic seconds).
 
     Each broker returns its own settings. If a broker does not answer, its previous settings are kept. A broker that has
-    never answered has no settings here, and is asked again at each poll. `topic` is None until the settings of an
+    never answered is missing in `brokers`, and is asked again at each poll. `topic` is None until the settings of an
     existing topic have been read.
     """
 
@@ -57,7 +58,7 @@ class ConfigFacts:
 COMPARED_SECONDS: Final = 20.0
 """Time in seconds between two comparisons of a topic's high watermarks and last stable offsets; each comparison costs
 one more request to the leaders. An idle fleet is scaled to zero after one minute at the earliest, so at least two
-comparisons precede that."""
+comparisons are made before."""
 
 
 @dataclass(slots=True)
@@ -72,12 +73,12 @@ class _Ends:
 
 
 Address = tuple[bool, str]
-"""Key of a topic's end offsets: True for last stable offsets or False for high watermarks, and the topic's name."""
+"""Key of a topic's end offsets: True for last stable offsets, False for high watermarks; and the topic's name."""
 
 
 class LogEnds:
-    """The last log start and end offsets of all topics of one observer, a few earlier end offsets, and the open
-    transactions. They are kept once per topic, because many groups may read the same topic."""
+    """The last log start and end offsets of all topics of one observer, samples of earlier end offsets, and the open
+    transactions. They are stored per topic, not per group, because many groups may read the same topic."""
 
     def __init__(self) -> None:
         self._ends: dict[Address, _Ends] = {}
@@ -95,7 +96,8 @@ class LogEnds:
             else:
                 history = known.history if known is not None else {}
                 if known is not None and known.repeated:
-                    # No record arrived until `confirmed`. An interpolation must not spread new records over that time.
+                    # No record arrived before `confirmed`, and an interpolation must not spread new records over that
+                    # time.
                     history = aggregation.extend_history(history, known.ends, known.confirmed)
                 self._ends[read_committed, topic] = _Ends(ends, aggregation.extend_history(history, ends, now), now)
             if read_committed and topic in self._open:
@@ -116,7 +118,7 @@ class LogEnds:
 
         The records between a partition's two offsets arrived since its first open transaction began. One comparison
         does not prove an open transaction, because records may arrive between the two responses. The same last stable
-        offset in two comparisons proves it.
+        offset in two comparisons proves an open transaction.
         """
         for topic, found in highs.items():
             ends, opened = stable.get(topic, {}), self._open.setdefault(topic, {})
@@ -135,7 +137,8 @@ class LogEnds:
     def log(
         self, read_committed: bool, topics: Collection[str], *, ends: Collection[str], starts: Collection[str]
     ) -> TopicLog:
-        """Combine the offsets of topics. `ends`, `starts`: topics whose end or start offsets this poll has read."""
+        """Combine the offsets of several topics. `ends`, `starts`: the offsets that this poll has read, keyed by
+        topic."""
         found = {topic: self._ends[read_committed, topic] for topic in topics if (read_committed, topic) in self._ends}
         opened = {key: seen for topic in topics for key, (seen, _) in self._open.get(topic, {}).items()}
         return TopicLog(
@@ -153,7 +156,8 @@ class LogEnds:
 
 
 def _union(mappings: Iterable[dict[tuple[str, int], T]]) -> dict[tuple[str, int], T]:
-    """The union of mappings. A single mapping is returned without a copy, so that all readers of a topic share it."""
+    """The union of mappings. A single mapping is returned without a copy, so that all groups of a topic share one
+    object."""
     found = [each for each in mappings if each]
     return found[0] if len(found) == 1 else dict(chain.from_iterable(each.items() for each in found))
 

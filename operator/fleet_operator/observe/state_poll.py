@@ -2,7 +2,7 @@
 
 A rebalance may begin and end between two polls. ListGroups returns the state of every group of a coordinator. The
 request filters by all states except Stable, so the response has only the few groups that are not Stable. Only groups
-whose state differs from the last observation are described, to read their members. Offsets are read by the next poll.
+whose state differs from the last observation are described, to read their members. State polls read no offsets.
 
 Runs on the observer's thread. Brokers before Kafka 2.6 list no states and refuse the filter, so the states of their
 groups are read only by polls.
@@ -27,11 +27,12 @@ from fleet_operator.observe.group_aggregation import extend_transitions
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation
 
 STATE_POLL_SECONDS: Final = 1.0
-"""Interval between state polls in seconds, short enough to observe every state that lasts for two seconds."""
+"""Interval between state polls in seconds: short enough to observe every state that lasts two seconds or more."""
 STATE_POLL_REST_FACTOR: Final = 9.0
-"""Shortest pause after a state poll, as a multiple of its duration: state polls use at most a tenth of the time."""
+"""Shortest pause after a state poll, as a multiple of its duration, so that state polls use at most a tenth of the
+thread's time."""
 CALL_SECONDS: Final = 2.0
-"""Timeout of a call in seconds. If a broker is slower, its groups are not read until the next poll."""
+"""Timeout of a call in seconds. If a broker is slower, this state poll leaves out its groups."""
 NOT_STABLE: Final = ("PreparingRebalance", "CompletingRebalance", "Empty", "Dead")
 
 
@@ -54,8 +55,8 @@ class StatePoll:
     stopping: Callable[[], bool]
 
     def run(self) -> ClusterObservation | None:
-        """Return the observation with changed states and members; None without a change. Groups of a broker that does
-        not answer stay unchanged. Raises PollAbandonedError."""
+        """Return the observation with changed states and members; None without a change. The groups of a broker that
+        does not answer stay unchanged. Raises PollAbandonedError."""
         known = self.last.groups
         candidates = find_candidates(known, self._list(NOT_STABLE))
         if not candidates:
@@ -121,7 +122,7 @@ def find_candidates(
     changed: dict[str, _Candidate] = {}
     for group_id, group in groups.items():
         if not group.transitions or group.error is not None or group.coordinator_id is None:
-            continue  # no poll has observed its state
+            continue  # no poll has observed the group's state yet
         here = found.get(group_id)
         if here is not None:
             if here.listed != group.state:
@@ -138,7 +139,7 @@ def update(last: GroupObservation, candidate: _Candidate, described: DescribedGr
         return last
     state, members = aggregation.mirror(described)
     visited = any(aggregation.is_visitor(each) for each in described.members)
-    passed = "" if visited else candidate.listed  # hide states that are caused by the operator's own visit
+    passed = "" if visited else candidate.listed  # hide states that the operator's own visit causes
     transitions = extend_transitions(last, state, members, now, passed=passed)
     if transitions == last.transitions:
         return last

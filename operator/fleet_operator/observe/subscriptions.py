@@ -14,7 +14,7 @@ CLIENT_ID: Final = "consumer-fleet-operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsMaterial:
-    """PEM data from Secrets; None for data that the connection does not need."""
+    """PEM data from Secrets; None where the connection needs no such data."""
 
     ca: bytes | None = field(default=None, repr=False)
     certificate: bytes | None = field(default=None, repr=False)
@@ -55,7 +55,7 @@ class ObserverSettings:
                 paths[f"{name}_file"] = str(path)
         sasl = self.sasl
         if sasl is not None and sasl.oauth is not None:
-            # A private CA of the brokers usually signs the certificate of the token endpoint, too.
+            # The brokers' private CA usually also signs the certificate of the token endpoint.
             sasl = replace(sasl, oauth=replace(sasl.oauth, ca_file=paths.get("ca_file")))
         return replace(settings, tls=TlsSettings(**paths), sasl=sasl)
 
@@ -66,7 +66,7 @@ class RetrySubscription:
 
     `flow`: the topics of the retry workers, each with its delay in seconds, including topics that are only drained. The
     redrive topic has the delay 0. `discover`: request the delays of all retry topics that the group has in the cluster,
-    because a former ConsumerGroup may have created more.
+    because a former ConsumerGroup may have created further topics.
     """
 
     group_id: str
@@ -87,8 +87,8 @@ class GroupSubscription:
 
     - `topics`: the source topics; `pattern` matches further source topics at each poll. Without topics and pattern, the
       topics for which the group has commits are used.
-    - `other_topics`: topics (outputs) that are only checked for existence.
-    - `retry`: None if failures go to the failed topic at once.
+    - `other_topics`: further topics, such as outputs, that are only checked for existence.
+    - `retry`: None if failed records go directly to the failed topic.
     - `scaled`: requests samples of the group's progress; `asleep`: requests frequent polls of a scaled group without
       workers.
     - `waits`: the Kafka group belongs to another object. That object's subscription is used, and the topics of this
@@ -108,7 +108,7 @@ class GroupSubscription:
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """All topics whose metadata the observation of this group needs."""
+        """All topics whose metadata is needed to observe this group."""
         flow = self.retry.flow if self.retry is not None else {}
         return (*self.topics, *self.other_topics, *((self.failed_topic,) if self.failed_topic else ()), *flow)
 

@@ -1,7 +1,8 @@
 """Ownership of a Kafka group that several ConsumerGroups claim: one of them owns it, the others wait.
 
-A running fleet keeps its Kafka group. A fleet that has run precedes a fleet that never did. Otherwise the oldest object
-wins. So an unused claim stops no fleet, even if it is older than the fleet's object, which may have been recreated.
+A running fleet keeps its Kafka group. A fleet that has run precedes a fleet that has never run. Otherwise the oldest
+object wins. So an unused claim never stops a fleet, even if the claim is older than the fleet's object, which may have
+been recreated.
 
 A claim from another namespace counts only with evidence, because any broker can report any cluster id. The same broker
 must have answered with the credentials of both KafkaClusters, and the claim's credentials must not be known to lack the
@@ -17,10 +18,10 @@ from enum import IntEnum
 class Use(IntEnum):
     """An object's use of a Kafka group. A lower value makes a stronger claim."""
 
-    RUNS = 0  # it has workers (or a former object of its name has), or its own StatefulSet wants workers
-    RAN = 1  # it has a StatefulSet of its own without workers
+    RUNS = 0  # the object, or a former object of its name, has workers, or its own StatefulSet wants workers
+    RAN = 1  # the object has its own StatefulSet, without workers
     NONE = 2
-    ASLEEP = 3  # it has no use of the group, and is suspended
+    ASLEEP = 3  # the object does not use the group, and is suspended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class Claim:
       operator never recorded them.
     - `created_at`: the object's creationTimestamp (RFC 3339 in UTC, which sorts by time).
     - `may_read`: the KafkaCluster's credentials may join the group, as the broker at the address `coordinator`
-      reported; None while unknown. Without an authorizer everybody may.
+      reported; None while unknown. Without an authorizer, all credentials may.
     - `asked`: False until this process has had time to query the group and the permission from Kafka.
     - `joined`: the group had members at its last observation.
     """
@@ -51,16 +52,16 @@ class Claim:
 
     @property
     def rank(self) -> tuple[bool, bool, int, Use, str, str, str]:
-        """Sort key; the owner comes first. The order of two claims must not depend on anything but their own fields,
-        because otherwise three claims could wait for each other in a circle. Fleets that run or have run come before
-        all others, even if their permission is unknown, because after a restart all permissions are unknown."""
+        """Sort key; the owner comes first. The order of two claims depends only on their own fields. Otherwise three
+        claims could wait for each other in a circle. Fleets that run or have run come before all others, even if their
+        permission is unknown, because after a restart all permissions are unknown."""
         known = 1 if self.may_read is None else 0 if self.may_read else 2
         ran = self.use <= Use.RAN
         return (self.use is not Use.RUNS, not ran, known, self.use, self.created_at, self.namespace, self.name)
 
 
 def are_rivals(one: Claim, other: Claim) -> bool:
-    """True if `other` claims the same group of the same cluster; from another namespace, only with evidence."""
+    """True if `other` claims the same group of the same cluster. A claim from another namespace needs evidence."""
     if (one.cluster, one.group_id) != (other.cluster, other.group_id):
         return False
     if one.namespace == other.namespace:
@@ -83,16 +84,17 @@ def is_proven(claim: Claim, other: Claim) -> bool:
 def inherits(one: Claim, other: Claim) -> bool:
     """True if `other` takes over the data that the group of `one` has in Kafka, so that none of the data is deleted.
 
-    While the permission of a claim of another namespace is unknown, the claim inherits only if its fleet seems to run
-    or to have run, because that fleet may need the commits. A fleet that only pretends to run can therefore prevent the
-    deletion of topics and commits; an Event reports that.
+    While the permission of a claim from another namespace is unknown, the claim inherits only if its fleet seems to run
+    or to have run. Such a fleet may need the commits. A fleet that only pretends to run can therefore prevent the
+    deletion of topics and commits; an Event reports the fleet that prevented it.
     """
     needed = one.namespace == other.namespace or is_proven(other, one) or other.use <= Use.RAN
     return needed and are_rivals(one, other)
 
 
 def may_inherit(one: Claim, other: Claim) -> bool:
-    """True while it is unknown whether `other` inherits: only for a short time after the operator starts."""
+    """True while the permission that decides if `other` inherits is unknown: only for a short time after the operator
+    starts."""
     return not inherits(one, other) and not other.asked and other.may_read is None and are_rivals(one, other)
 
 
@@ -100,8 +102,8 @@ def owns_before(claim: Claim, other: Claim) -> bool:
     """True if `other` owns the group instead of `claim`. Callers leave out objects that are being deleted, so that the
     next owner can start at once. Static membership keeps the two fleets apart in Kafka.
 
-    A stronger claim of another namespace without proven permission never takes the group from a running fleet. Nor does
-    it take a group without members from a claim with proven permission, once its own permission has been queried.
+    A stronger claim from another namespace, without proven permission, never takes the group from a running fleet. Once
+    its own permission has been queried, it also takes no group without members from a claim with proven permission.
     Otherwise anybody could take a group by faking StatefulSets and pods in their own namespace.
     """
     if not are_rivals(claim, other) or other.rank >= claim.rank:

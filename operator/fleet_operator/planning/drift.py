@@ -1,14 +1,14 @@
-"""Fields of the operator's children that others have set.
+"""Fields that other managers have set in the operator's children.
 
-An apply sets the operator's fields and removes only fields of earlier applies. A container, volume, variable or
-annotation that somebody else adds to a pod template stays, and would run unchecked. `managedFields` names the manager
-of each field. Defaults of the API server have no manager, and changes by admission webhooks are recorded as the
-operator's.
+A server-side apply sets the operator's fields and removes only fields of the operator's earlier applies. So a
+container, volume, variable or annotation that somebody else adds to a pod template would stay and run unchecked.
+`managedFields` names the manager of each field. Defaults of the API server have no manager, and changes by admission
+webhooks are recorded as the operator's.
 
-`managedFields` also names the operation. If a field was set by a create and is applied later, it is recorded twice, and
-it stays when a later apply omits it. So before the first apply to such an object, all of the operator's fields are
-recorded as applied. If the operator is killed before that, the next process finds the marker `WRITTEN`; if it is killed
-after that, the object is in the same state as if it had always been applied.
+`managedFields` also names the operation. A field that was set by a create and applied later is recorded for both
+operations, and stays when a later apply omits it. So before the first apply to an object that the operator created, all
+of the operator's fields are recorded as applied. If the operator is killed before this step, the next process finds the
+marker `WRITTEN`. After this step, the object is in the same state as if it had always been applied.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -27,9 +27,9 @@ WRITTEN: Final = "written"
 POD_CREATOR: Final = "kube-controller-manager"
 CONTAINERS: Final = frozenset({"f:containers", "f:initContainers"})
 OTHERS_PARTS: Final = frozenset({"f:apiVersion", "f:kind", "f:metadata", "f:status"})
-"""Top-level fields of an object that others may change, as `managedFields` names them."""
+"""Top-level fields of an object that other managers may change, as `managedFields` names them."""
 RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"
-"""Annotation that `kubectl rollout restart` sets. It is left in place because it only restarts pods."""
+"""Annotation that `kubectl rollout restart` sets. The operator keeps it, because it only restarts pods."""
 
 
 def others_fields(metadata: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -53,7 +53,7 @@ def _own_entries(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def as_applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The managed fields with all of the operator's fields recorded as applied, as client-go's csaupgrade does."""
+    """Return `managedFields` with all of the operator's fields recorded as applied, as client-go's csaupgrade does."""
     mine = _own_entries(metadata)
     others = [each for each in metadata.get("managedFields") or () if each not in mine]
     fields: dict[str, Any] = {}
@@ -63,9 +63,9 @@ def as_applied(metadata: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def changed_by(pod_metadata: Mapping[str, Any]) -> str:
-    """Names of the managers that changed a pod's containers after its creation: anybody who may edit pods may change
-    their images. Legitimate later writers are left out: the controller that created the pod, and writers of
-    subresources, such as the kubelet (status) and `kubectl debug` (its containers)."""
+    """Names of the managers that changed a pod's containers after its creation; everybody who may edit pods may change
+    their images. Legitimate writers are left out: the operator, the controller that created the pod, and writers of
+    subresources, such as the kubelet (status) and `kubectl debug` (ephemeral containers)."""
     created = str(pod_metadata.get("creationTimestamp", ""))
     names = set()
     for entry in pod_metadata.get("managedFields") or ():
@@ -77,7 +77,8 @@ def changed_by(pod_metadata: Mapping[str, Any]) -> str:
 
 
 def undoing(live: Mapping[str, Any], meant: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The merge patch that removes other managers' unwanted fields or replaces whole lists; the managers' names."""
+    """Return a merge patch that removes other managers' unwanted fields, or replaces whole lists, and the names of
+    these managers."""
     patch, names = dict[str, Any](), list[str]()
     for manager, fields in sorted(others_fields(live["metadata"]).items()):
         mine = _undoing(fields, live, meant)
@@ -104,7 +105,7 @@ def _undoing(fields: Mapping[str, Any], live: Mapping[str, Any], meant: Mapping[
 
 
 def _differs(fields: Mapping[str, Any], live: Sequence[Any], meant: Sequence[Any]) -> bool:
-    """True if the live list has an entry or field that is not `meant`."""
+    """True if the live list has an entry or field that the wanted list (`meant`) has not."""
     if len(live) != len(meant):
         return True
     for key, below in fields.items():

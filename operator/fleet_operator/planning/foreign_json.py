@@ -1,4 +1,4 @@
-"""Reader of untrusted JSON that raises nothing but ValueError.
+"""Reader of untrusted JSON that raises no exception other than ValueError.
 
 Annotations, ConfigMaps, commit metadata and workers' answers may be any string. Python's reader accepts more than JSON
 (NaN, Infinity, 1e999), which no status can hold, and raises RecursionError for deep nesting.
@@ -15,11 +15,11 @@ def read_json(text: str | bytes) -> Any:
     try:
         return json.loads(text, parse_float=_finite, parse_constant=_refuse)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
 
 
 def read_object(text: Any) -> dict[str, Any] | None:
-    """The JSON object in a string; None if it is unreadable or not an object."""
+    """The JSON object in a string; None if the string is unreadable or contains no object."""
     try:
         value = read_json(text or "")
     except (TypeError, ValueError):
@@ -28,7 +28,7 @@ def read_object(text: Any) -> dict[str, Any] | None:
 
 
 def read_last_object(text: str) -> dict[str, Any] | None:
-    """The JSON object in the last non-blank line of a string, else None."""
+    """The JSON object in the last non-blank line of a string; None without one."""
     lines = [line for line in text.splitlines() if line.strip()]
     return read_object(lines[-1]) if lines else None
 

@@ -1,7 +1,7 @@
-"""Compact mapping from partitions to offsets: one integer for each partition. All samples of a group share their keys.
+"""Compact mapping from partitions to offsets: one integer for each partition. All samples of a group share the keys.
 
-The offsets of an active group change with each poll, and a dict for each poll would need one tuple per partition. The
-operator keeps the offsets of about thirty polls for each of thousands of scaled groups.
+The operator keeps the offsets of about thirty polls for each of thousands of scaled groups. The offsets of an active
+group change with each poll, and a dict for each poll would need one more tuple per partition.
 """
 
 from array import array
@@ -15,12 +15,13 @@ SIGNED_64: Final = "q"
 
 
 class KeptOffsets(Mapping[Partition, int]):
-    """Offsets keyed by topic and partition. It equals any mapping with the same content."""
+    """Offsets keyed by topic and partition. An instance equals any mapping with the same content."""
 
     __slots__ = ("_offsets", "_places")
 
     def __init__(self, offsets: Mapping[Partition, int], like: Mapping[Partition, int] | None) -> None:
-        """Share the keys of the previous sample, `like`, if it has the same partitions, as it usually does."""
+        """Copy the offsets. If `like`, the previous sample, has the same partitions (the usual case), both share the
+        keys."""
         if not isinstance(like, KeptOffsets) or like._places.keys() != offsets.keys():
             self._places: Mapping[Partition, int] = {key: place for place, key in enumerate(offsets)}
         else:

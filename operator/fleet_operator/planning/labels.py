@@ -10,10 +10,12 @@ POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
 """Label of the ConfigMaps that record the content of a RetryPolicy. They belong to no ConsumerGroup."""
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
 JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
-"""Label that the Job controller sets on its pods. It shows a pod's Job even if the pod has lost its owner reference."""
+"""Label that the Job controller sets on its pods. This label names a pod's Job even if the pod has lost its owner
+reference."""
 BACKFILL_LABEL: Final = "consumerfleet.io/backfill"
 RECORD: Final = "revision"
-"""Value of the handler label on the operator's own ConfigMaps. The watch for handler sources then delivers them too."""
+"""Value of the handler label on the operator's own ConfigMaps, so that the watch for handler sources also delivers
+these ConfigMaps."""
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
@@ -26,14 +28,17 @@ KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
 INPUTS_ANNOTATION: Final = "consumerfleet.io/revision-inputs"
 """Annotation of the main StatefulSet: the digests `whole`, `group` and `connection` of its `revision.Inputs`."""
 APPLIED_ANNOTATION: Final = "consumerfleet.io/applied"
-"""Annotation of children: digest of the whole wanted object. It shows the next process what has been applied."""
+"""Annotation of children: digest of the whole wanted object. From this digest, the next process knows what has been
+applied."""
 SIBLINGS_ANNOTATION: Final = "consumerfleet.io/applied-siblings"
-"""Annotation of StatefulSets: digest of the Service and the PodDisruptionBudget that were applied before it."""
+"""Annotation of StatefulSets: digest of the Service and the PodDisruptionBudget that were applied before the
+StatefulSet."""
 POLICIES_ANNOTATION: Final = "consumerfleet.io/retry-policies"
 """Annotation of pods: digest of the published policies. A change makes the kubelet sync the pod and update its mounted
-files at once instead of within a minute or two."""
+files immediately, instead of after a minute or two."""
 SKIP_ANNOTATION: Final = "consumerfleet.io/skipped-records"
-"""Annotation of pods: digest of the list of records to skip. It has the same effect as POLICIES_ANNOTATION."""
+"""Annotation of pods: digest of the list of records to skip. A change has the same effect as a change of
+POLICIES_ANNOTATION."""
 HASH_ANNOTATION: Final = "consumerfleet.io/policy-revision"
 KAFKA_GROUP_ANNOTATION: Final = "consumerfleet.io/kafka-group"
 """Annotation of an OperatorState: the KafkaCluster and the Kafka group of its ConsumerGroup."""
@@ -88,5 +93,5 @@ def annotation_of(body: Mapping[str, Any], name: str) -> str | None:
 
 
 def selector_text(selector: dict[str, str]) -> str:
-    """A selector as a string, for the scale subresource and list requests."""
+    """Convert a selector to a string, for the scale subresource and list requests."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector.items()))

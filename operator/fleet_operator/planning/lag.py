@@ -1,7 +1,7 @@
 """Lag of a group in records and in time.
 
-A status shows buckets with hysteresis, so that it changes rarely. Metrics have exact numbers. Unknown values are None,
-never zero.
+A status shows buckets with hysteresis, so that the status changes rarely. Metrics have exact numbers. Unknown values
+are None, never zero.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +15,13 @@ from fleet_operator.planning.times import duration_text
 ResetPolicy = Literal["Earliest", "Latest", "None"]
 
 HYSTERESIS: Final = 0.25
-"""A value leaves a bucket once it is beyond the bucket's limit by more than this share of the limit."""
+"""A value leaves its bucket when it passes a limit of the bucket by more than this share of the limit."""
 
 BEHIND_STEPS_S: Final = (
     *(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800),
     *(3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800),
 )
-"""Steps in which a status shows the time behind, in seconds: about three steps for each factor of ten."""
+"""Steps, in seconds, in which a status shows how far a group is behind: about three steps for each factor of ten."""
 
 UNKNOWN_TEXT: Final = "unknown"
 CAUGHT_UP_TEXT: Final = "0s"
@@ -29,7 +29,8 @@ CAUGHT_UP_TEXT: Final = "0s"
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Age of the oldest uncommitted record; a lower bound (`at_least`) if it is older than all end offset samples."""
+    """Age of the oldest uncommitted record. With `at_least`, the age is a lower bound, because the record is older than
+    all samples of the end offset."""
 
     seconds: float
     at_least: bool = False
@@ -49,9 +50,9 @@ class GroupLag:
 
 def partition_lag(committed: int | None, end: int | None, start: int | None, reset: ResetPolicy) -> int | None:
     """Records between the committed offset and the end of the log; None while unknown. Commits and end offsets are read
-    at different times. So a commit slightly beyond the end was only read later, and counts as no lag. A commit below
-    the start of the log counts from the start, because the records before it are deleted. Without a commit, `Earliest`
-    counts the whole log, and `Latest` counts nothing yet."""
+    at different times. So a commit slightly beyond the end was read later than the end, and counts as no lag. If the
+    commit is below the start of the log, the lag counts from the start, because earlier records are deleted. Without a
+    commit, `Earliest` counts the whole log, and `Latest` counts nothing yet."""
     if end is None:
         return None
     if committed is not None:
@@ -79,7 +80,7 @@ def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], re
 
 
 def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | None]) -> Behind | None:
-    """The largest time behind among the partitions; None if it is unknown for any partition with lag."""
+    """The longest time by which a partition is behind; None if this time is unknown for any partition with lag."""
     found = [
         time_behind(group.end_offsets[key] - lag, group.end_history.get(key, ()), group.observed_at)
         for key, lag in lags.items()
@@ -92,9 +93,9 @@ def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | 
 
 
 def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -> Behind | None:
-    """Age at `now` of the record at `next_offset`, from samples of the end offset (oldest first). The rate between two
-    samples is taken as constant. If the record is older than the first sample, its age is at least that sample's. None
-    if there is no sample, or if the record is older than the only sample."""
+    """Age at `now` of the record at `next_offset`, from samples of the end offset (oldest first). The produce rate
+    between two samples is assumed to be constant. If the record is older than the first sample, the age of that sample
+    is returned as a lower bound. None without a sample, or if the record is older than the only sample."""
     if not history:
         return None
     if next_offset < history[0].end_offset:
@@ -109,7 +110,8 @@ def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -
 
 
 def lag_bucket(lag: int, previous: int | None = None) -> int:
-    """The largest power of two not above `lag`; 0 only for 0. The previous bucket stays while `lag` is near it."""
+    """The largest power of two not above `lag`; 0 only for 0. The `previous` bucket is kept while `lag` is near that
+    bucket."""
     if lag <= 0:
         return 0
     inside = previous and previous * (1 - HYSTERESIS) <= lag < 2 * previous * (1 + HYSTERESIS)
@@ -117,7 +119,7 @@ def lag_bucket(lag: int, previous: int | None = None) -> int:
 
 
 def lag_text(bucket: int) -> str:
-    """A bucket as `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
+    """A bucket as text: `0`, `~512`, `~64k`, `~2M` (powers of 1024)."""
     if bucket == 0:
         return "0"
     for factor, unit in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "k")):
@@ -127,7 +129,8 @@ def lag_text(bucket: int) -> str:
 
 
 def behind_text(behind: Behind | None, previous: str = "") -> str:
-    """The largest step not above the time: `~5m`, or `>5m` for a lower bound; `previous` while the time is near it."""
+    """The largest step not above the time: `~5m`, or `>5m` for a lower bound. The `previous` text is kept while the
+    time is near its step."""
     if behind is None:
         return UNKNOWN_TEXT
     if behind.seconds < BEHIND_STEPS_S[0]:
@@ -143,7 +146,7 @@ def behind_text(behind: Behind | None, previous: str = "") -> str:
 
 
 def count_bucket(count: int) -> int:
-    """A growing count for a status: exact below 1000, otherwise rounded up to two leading digits, never too low."""
+    """Round a growing count for a status: exact below 1000, otherwise rounded up to two leading digits."""
     if count < 1000:
         return count
     unit: int = 10 ** (len(str(count)) - 2)

@@ -2,7 +2,8 @@
 
 Backups restore objects without owner references, or with references to deleted objects. `kubectl delete
 --cascade=orphan` leaves a running fleet without its owner. Such a fleet does not automatically belong to a new
-ConsumerGroup of the same name, because somebody may be about to delete the fleet. An annotation requests its adoption.
+ConsumerGroup of the same name, because somebody may be about to delete the fleet. An annotation of the new
+ConsumerGroup requests the adoption.
 """
 
 import json
@@ -37,7 +38,7 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
 
 
 def has_owner(child: Mapping[str, Any], uid: str) -> bool:
-    """True if an object belongs to the owner with this uid, and not only to a deleted object of the same name."""
+    """True if the owner with this uid owns an object, and not only a deleted owner of the same name."""
     return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 
@@ -50,7 +51,8 @@ KIND: Final = "ConsumerGroup"
 
 
 def asks_to_adopt(owner: Mapping[str, Any]) -> bool:
-    """True if the owner's annotation requests to adopt a former fleet of its name, and the owner is not paused."""
+    """True if the owner's annotation requests the adoption of a former fleet of its name, and the owner is not
+    paused."""
     annotations = owner["metadata"].get("annotations") or {}
     return annotations.get(ADOPT_ANNOTATION) == "true" and annotations.get(PAUSED_ANNOTATION) != "true"
 
@@ -67,14 +69,16 @@ def is_adoptable(child: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
 
 
 def _is_former(reference: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
-    """True for a reference to a deleted ConsumerGroup of this name. Names are unique, so another uid proves that."""
+    """True for a reference to a deleted ConsumerGroup of this name. Names are unique, so another uid means that the
+    referenced object was deleted."""
     same = (reference.get("kind"), reference.get("name")) == (KIND, owner["metadata"]["name"])
     of_ours = str(reference.get("apiVersion", "")).split("/")[0] == API_VERSION.split("/")[0]
     return same and of_ours and reference.get("uid") != owner["metadata"]["uid"]
 
 
 def adopted(child: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
-    """The change that makes an object a child of this owner. It conflicts if the object changed after it was read."""
+    """The patch that makes an object a child of this owner. The API server rejects it with a conflict if the object
+    changed after it was read."""
     metadata, of = child["metadata"], owner["metadata"]
     new = Owner(KIND, of["namespace"], of["name"], of["uid"])
     body = child_head(child["apiVersion"], child["kind"], metadata["name"], owner=new, labels={})

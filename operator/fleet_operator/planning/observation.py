@@ -13,18 +13,19 @@ from fleet_operator.planning import times
 from fleet_operator.planning.work import WorkObservation
 
 UNKNOWN_STATE: Final = "Unknown"
-"""State of a group that could not be observed. It must not be taken for Kafka's `Dead` or `Empty`."""
+"""State of a group that could not be observed; different from Kafka's states `Dead` and `Empty`."""
 
 
 class OffsetSample(NamedTuple):
-    """An end offset at a time. Two samples give an estimate of when an offset between them was produced."""
+    """An end offset at a time. Two samples give an estimate of when a record between them was produced."""
 
     at: float
     end_offset: int
 
 
 class MissingEnd(NamedTuple):
-    """The last known end and start of a partition's log. `since`: the first poll that did not return the end."""
+    """The last known end and start of a partition's log. `since`: time of the first poll that did not return the
+    end."""
 
     since: float
     end_offset: int
@@ -54,8 +55,9 @@ HANGS_S: Final = 120.0
 
 class OpenTransaction(NamedTuple):
     """The oldest open transaction of a partition; consumers with read_committed stop at its first `offset`. `since`:
-    the first poll that saw it. `stood_s`: monotonic seconds from that poll to the latest poll that compared the last
-    stable offset with the high watermark. `end_offset`: the high watermark in that latest poll."""
+    time of the first poll that saw the transaction. `stood_s`: monotonic seconds from the first poll to the latest poll
+    that compared the last stable offset with the high watermark. `end_offset`: the high watermark in this latest
+    poll."""
 
     offset: int
     since: float
@@ -77,8 +79,8 @@ class BrokerInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicInfo:
     """`__consumer_offsets` as observed. `cleanup_policy`, `segment_bytes`: None without permission to read them.
-    `replication_factor`: that of the partition with the fewest replicas. `replicas`: each partition's brokers in order;
-    `leaders`: each partition's leader or None."""
+    `replication_factor`: number of replicas of the partition that has the fewest. `replicas`: each partition's brokers
+    in order; `leaders`: each partition's leader or None."""
 
     partitions: int
     replication_factor: int
@@ -91,7 +93,7 @@ class OffsetsTopicInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """One broker's settings for `__consumer_offsets`, each None without permission to read it. The broker would create
-    the topic with the first three. It keeps the commits of a group without members for `retention_s`."""
+    the topic with the first three settings. `retention_s`: how long it keeps the commits of a group without members."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -121,7 +123,7 @@ class MemberObservation:
 
     @property
     def key(self) -> str:
-        """An id that survives restarts of a static member, whose member id changes."""
+        """An id that is the same after a restart of a static member, although the member id changes."""
         return self.instance_id or self.member_id
 
 
@@ -135,8 +137,8 @@ class MemberName(NamedTuple):
 class GroupTransition:
     """A change of a group's state, as an observer saw it.
 
-    - `before`: Unknown where an observer's history begins. Equal to `after` (Stable) if members or assignments show
-      that a whole rebalance passed between two observations.
+    - `before`: Unknown at the start of an observer's history. `before` and `after` are both Stable if members or
+      assignments show that a whole rebalance took place between two observations.
     - `at`: time of the observation that saw the new state.
     - `joined`, `left`: some of the members that joined or left; `joined_count` and `left_count` count all of them.
     """
@@ -154,10 +156,11 @@ class GroupTransition:
 class ManagedTopic:
     """One of a group's retry, redrive and failed topics.
 
-    - `configs`: the managed settings as the brokers return them (defaults too); None while unknown.
+    - `configs`: the managed settings as the brokers return them, including defaults; None while unknown.
     - `waiting`: number of records that the retry workers have not committed, 0 if the topic does not exist. None while
       unknown, and for the failed topic, which no worker reads.
-    - `oldest_at`: append time of the oldest waiting record, or slightly earlier; None if none waits, and while unknown.
+    - `oldest_at`: append time of the oldest waiting record, or slightly earlier; None if no record waits, and while
+      unknown.
     """
 
     partitions: int = 0
@@ -171,12 +174,12 @@ class ManagedTopic:
 class RetryObservation:
     """A group's retry and redrive topics at one time.
 
-    - `state`, `coordinator_id`, `members`: of the retry workers' Kafka group.
+    - `state`, `coordinator_id`, `members`: state, coordinator and members of the retry workers' Kafka group.
     - `waiting`: number of records in all retry topics and the redrive topic that this group has not committed;
       `due_lag`: number of these records whose due time (append time plus the topic's delay) has passed.
     - `oldest_due_at`: due time of the oldest due record (a later time while the search continues); None without one.
     - `next_due_at`: next time at which a record becomes due; None if no record waits.
-    - `expired`: records that retention deleted while they waited, if the group has not committed past them yet.
+    - `expired`: records that retention deleted while they waited and that the group has not committed past yet.
     - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
     - `found_delays`: delays of all retry topics of the group on the cluster; None unless requested.
     - `may_read`: as in GroupObservation. `error`: the reason word if values are unknown.
@@ -199,7 +202,8 @@ class RetryObservation:
 
     @property
     def counted(self) -> bool:
-        """True if every partition was observed, so that a time of None means that no such record exists."""
+        """True if every partition was observed. Only then does None in `oldest_due_at` or `next_due_at` mean that no
+        record is due or waits."""
         return self.waiting is not None and self.due_lag is not None
 
 
@@ -209,17 +213,17 @@ class GroupObservation:
 
     - `state`: as Kafka names it. `transitions`: the last changes since this observer started, oldest first.
     - `committed` lacks partitions without a commit; `end_offsets` and `log_starts` lack unknown partitions.
-    - `missing_ends`: partitions whose end offset became unknown a moment ago. An entry is removed if the end offset
-      stays unknown.
-    - `beyond_end`: partitions whose log ends before a commit that the previous observation also saw. A newer commit
-      does not count, because it may be newer than the observed end.
-    - `end_history`: some earlier end offsets of each partition, oldest first, to estimate the time behind.
+    - `missing_ends`: partitions whose end offset became unknown a moment ago. If the end offset stays unknown, the
+      entry is removed.
+    - `beyond_end`: partitions whose log ends before a commit that the previous observation also saw. A new commit does
+      not count, because the commit may be newer than the observed end.
+    - `end_history`: some earlier end offsets of each partition, oldest first, to estimate how long the group is behind.
     - `open_transactions`: partitions with records that a read_committed group cannot read yet, seen in at least two
       comparisons; empty for other groups.
-    - `samples`: progress of the last 90 s, oldest first, for a scaled group. An outage discards earlier samples, so
-      that there are no gaps.
-    - `failed_records`: records in the failed topic; `failed_end`: sum of its end offsets. None unless every partition
-      was observed.
+    - `samples`: progress of the last 90 s, oldest first, for a scaled group. After an outage, earlier samples are
+      discarded, so that samples have no gaps.
+    - `failed_records`: number of records in the failed topic; `failed_end`: sum of this topic's end offsets. Both are
+      None unless every partition was observed.
     - `may_read`: the KafkaCluster's credentials may join the group; None while unknown. `retry`: None without retries.
     - `error`: reason word if only this group could not be observed. The other fields then keep their last values.
     - `failing_since`: time of the first of the consecutive failed observations; None for a group that was never
@@ -258,19 +262,20 @@ class GroupObservation:
 class ClusterObservation:
     """One observation of a Kafka cluster and of all watched groups.
 
-    - `observed_at`: time of this attempt, successful or not; `last_good_at`: time of the newest successful one, whose
-      values the other fields keep while `reachable` is False.
-    - `reachable_since`: the first successful attempt after the last failed one (or after the observer's start).
+    - `observed_at`: time of this attempt, successful or not. `last_good_at`: time of the newest successful attempt.
+      While `reachable` is False, the other fields keep the values of that attempt.
+    - `reachable_since`: time of the first successful attempt after the last failed attempt, or after the observer's
+      start.
     - `reason`, `message`: the error of an unreachable cluster; `unconfirmed`: only one or two attempts have failed.
     - `answered`: addresses of the brokers that answered with the KafkaCluster's credentials.
     - `matches`: topic names keyed by pattern.
     - `connection`: the `KafkaClusterSpec.connection` with which the attempt was made, or refused by the operator.
       `current`: False once the KafkaCluster has another connection. `identified`: `cluster_id` was read with this
-      connection and is not left from an earlier connection.
-    - `offsets_topic`: None while it does not exist, or cannot be described for the reason `offsets_topic_error`.
+      connection, not with an earlier connection.
+    - `offsets_topic`: None while the topic does not exist, or cannot be described for the reason `offsets_topic_error`.
     - `broker_settings`: keyed by broker id; brokers that never answered are absent.
-    - `group_count`: number of all groups of the cluster, None unless every broker answered; `groups_per_coordinator`:
-      keyed by broker id, with the last known number for `silent_brokers`, which are live but did not answer.
+    - `group_count`: number of all groups of the cluster; None unless every broker answered. `groups_per_coordinator`:
+      keyed by broker id. `silent_brokers`: live brokers that did not answer; their last known numbers are kept.
     """
 
     observed_at: float
@@ -299,13 +304,13 @@ class ClusterObservation:
 
     @property
     def lacks_offsets_topic(self) -> bool:
-        """True while `__consumer_offsets` does not exist. False if the topic merely cannot be described."""
+        """True while `__consumer_offsets` does not exist. False if the topic exists or cannot be described."""
         return self.offsets_topic is None and self.offsets_topic_error is None
 
     @property
     def offsets_retention_s(self) -> float | None:
         """Shortest time in seconds for which a broker keeps the commits of a group without members. None unless all
-        brokers reported it, because the group's coordinator may move to any of them."""
+        brokers reported this setting, because the group's coordinator may move to any broker."""
         found = [self.broker_settings.get(broker.id, BrokerSettings()).retention_s for broker in self.brokers]
         known = [seconds for seconds in found if seconds is not None]
         return min(known) if known and len(known) == len(found) else None
@@ -313,11 +318,13 @@ class ClusterObservation:
 
 STALE_POLLS: Final = 6
 STALE_LEAST_S: Final = 60.0
-"""An observer counts as hanging after `STALE_POLLS` intervals, and at least `STALE_LEAST_S`, without an observation."""
+"""An observer counts as hanging after `STALE_POLLS` poll intervals without an observation, but not before
+`STALE_LEAST_S`."""
 
 
 def as_of(observation: ClusterObservation | None, *, interval_s: float, now: float) -> ClusterObservation | None:
-    """Mark an observation unreachable if its observer hangs. The message shows no age, so that it does not change."""
+    """Mark an observation unreachable if its observer hangs. The message shows no age, so that the message does not
+    change."""
     if observation is None or not (observation.reachable or observation.unconfirmed):
         return observation
     if now - observation.observed_at <= max(STALE_LEAST_S, STALE_POLLS * interval_s):
@@ -329,8 +336,9 @@ def as_of(observation: ClusterObservation | None, *, interval_s: float, now: flo
 
 
 def last_known(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
-    """The observation to show in statuses: last known values if only one or two attempts failed. Otherwise one lost
-    connection would rewrite every status of the cluster's groups twice. Decisions never use last known values."""
+    """The observation to show in statuses: with last known values if only one or two attempts failed. Otherwise one
+    lost connection would cause two writes of every status of the cluster's groups. Decisions never use last known
+    values."""
     if observation is None:
         return None
     if observation.unconfirmed:
@@ -343,7 +351,8 @@ def last_known(observation: ClusterObservation | None, group_id: str | None = No
 
 
 def last_known_group(group: GroupObservation) -> GroupObservation:
-    """The observation to show in statuses: last known values while the coordinator or a partition's leader moves."""
+    """The group's observation to show in statuses: with last known values while the coordinator or a partition's leader
+    moves."""
     if not group.unconfirmed and not group.missing_ends:
         return group
     missing = group.missing_ends
@@ -372,8 +381,9 @@ class StuckPartition:
 
 
 class WorkerRejoin(NamedTuple):
-    """A worker's change from generation `before` to `generation` of its group, each -1 if there is none, as the worker
-    reports it. `own`: the worker itself caused the rebalance, for this `reason`, and did not only follow others."""
+    """A worker's change from generation `before` to `generation` of its group, as the worker reports it; -1 means no
+    generation. `own`: the worker itself caused the rebalance, for this `reason`, and did not only follow another
+    member's rebalance."""
 
     before: int
     generation: int
@@ -390,14 +400,15 @@ class WorkerObservation:
 
     - `error_…`: the worker's present error; `ended_…`: the error that ended its last session, reported until a session
       has run for a while.
-    - `failed`: numbers of failed records since its process started, in lag buckets, keyed by reason and error class.
-    - `skipped`: records that it skipped on request; `expired`: the last gaps in its partitions of retry topics.
+    - `failed`: numbers of failed records since the worker's process started, rounded to lag buckets, keyed by reason
+      and error class.
+    - `skipped`: records that the worker skipped on request. `expired`: the last gaps in its partitions of retry topics.
     - `breaker`: Closed, Open or HalfOpen; Closed for a worker without a breaker.
     - `revoking`: the group's rebalance waits until the worker's handler has released partitions.
-    - `work`: None for a worker of an earlier image; `heard_at`: time of its answer.
+    - `work`: None for a worker with an older image. `heard_at`: time of the worker's answer.
 
-    Reports that differ only in `work` and `heard_at` are equal, because these fields change with every answer, and a
-    change of them alone needs no reconcile.
+    Reports that differ only in `work` and `heard_at` are equal, because these fields change with every answer, and no
+    reconcile depends on them.
     """
 
     pod: str

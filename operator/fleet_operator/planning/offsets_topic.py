@@ -1,9 +1,9 @@
 """`__consumer_offsets` compared with a KafkaCluster's spec: differences, remedies, and the operator's changes. Pure.
 
 A broker reads the number of partitions only once: from the topic, or from its setting while the topic does not exist.
-If the topic then gets another number, groups silently have no coordinator. So with `manage: Provision` the operator
-creates the topic only while the setting of every broker is the wanted number. Later it corrects the topic's settings,
-but never its partitions or replicas.
+If the topic later gets another number, groups have no coordinator, and no error is reported. So with `manage:
+Provision` the operator creates the topic only while the setting of every broker is the wanted number. Later the
+operator corrects the topic's settings, but never its partitions or replicas.
 
 Decision: docs/decisions/0044-offsets-topic.md.
 """
@@ -24,25 +24,27 @@ POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 SEGMENT: Final = "segment.bytes"
 PRODUCERS_COMPRESSION: Final = {"compression.type": "producer"}
-"""Topic setting that brokers set when they create the topic, like the cleanup policy and the segment size (Kafka:
-`GroupCoordinatorService.groupMetadataTopicConfigs`)."""
+"""Topic setting that brokers also set when they create the topic, as they do the cleanup policy and the segment size
+(Kafka: `GroupCoordinatorService.groupMetadataTopicConfigs`)."""
 USUAL_REPLICAS: Final = 3
 """Replicas of each partition if the KafkaCluster's spec sets no number; fewer if fewer brokers are live."""
 REASSIGNMENT_CHARACTERS_MAX: Final = 65_536
-"""Maximum number of characters of the plan in the status. A plan for 50 partitions has 3,500."""
+"""Maximum number of characters of the reassignment plan in the status. A plan for 50 partitions has 3,500
+characters."""
 SETTINGS: Final[Mapping[str, Callable[[BrokerSettings], int | None]]] = {
     "offsets.topic.num.partitions": lambda settings: settings.partitions,
     "offsets.topic.replication.factor": lambda settings: settings.replication_factor,
     "offsets.topic.segment.bytes": lambda settings: settings.segment_bytes,
 }
-"""Broker settings that apply when the topic is created, each with the function that reads it from an observation."""
+"""Broker settings that apply when the topic is created, each with the function that reads the setting from an
+observation."""
 PARTITIONS_SETTING, REPLICATION_SETTING, SEGMENT_SETTING = SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicDecision:
-    """`problem`: the gravest difference. `unknown`: the reason why a difference cannot be detected, or why the operator
-    cannot create the topic yet. `create`: the topic to create; `alter`: the topic settings to change."""
+    """`problem`: the most serious difference. `unknown`: the reason why a difference cannot be detected, or why the
+    operator cannot create the topic yet. `create`: the topic to create; `alter`: the topic settings to change."""
 
     problem: Problem | None = None
     unknown: Problem | None = None
@@ -76,9 +78,9 @@ def decide_offsets_topic(observation: ClusterObservation, wanted: OffsetsTopic) 
 
 
 def plan_reassignment(observation: ClusterObservation, wanted: OffsetsTopic) -> str | None:
-    """A plan for kafka-reassign-partitions.sh that gives every partition the wanted number of replicas. None if no
-    replica is missing, if too few brokers are live, or if the plan is too large for a status. The present replicas keep
-    their order, so no leader moves. New replicas are on live brokers, round robin."""
+    """Return a plan for kafka-reassign-partitions.sh that gives every partition the wanted number of replicas; None if
+    no replica is missing, if too few brokers are live, or if the plan is too large for a status. The present replicas
+    keep their order, so no leader moves. New replicas are on live brokers, round robin."""
     topic, live = observation.offsets_topic, [broker.id for broker in observation.brokers]
     count = _wanted_replicas(wanted, len(live)) if topic is not None else 0
     if topic is None or not topic.replicas or topic.replication_factor >= count or len(live) < count:
@@ -99,7 +101,8 @@ def _extended(present: Sequence[int], live: Sequence[int], number: int, count: i
 
 
 def _decide_absent(observation: ClusterObservation, wanted: OffsetsTopic) -> OffsetsTopicDecision:
-    """Decide while the topic does not exist: only until it is created can its number of partitions be chosen."""
+    """Decide while the topic does not exist. The number of partitions can be chosen only before the topic is
+    created."""
     found = {broker.id: observation.broker_settings.get(broker.id, BrokerSettings()) for broker in observation.brokers}
     mismatch = _mismatch(found, wanted)
     if mismatch is not None or wanted.manage != "Provision":
@@ -114,7 +117,7 @@ def _decide_absent(observation: ClusterObservation, wanted: OffsetsTopic) -> Off
             )
             return OffsetsTopicDecision(unknown=Problem(conditions.BROKER_CONFIG_UNKNOWN, message))
     some = next(iter(found.values()))
-    # A field that the spec leaves open gets the brokers' setting. If the brokers differ, the spec must set the field.
+    # A field that the spec does not set gets the brokers' setting. If the brokers differ, the spec must set the field.
     for name, field_name, named in (
         (REPLICATION_SETTING, "replicationFactor", wanted.replication_factor),
         (SEGMENT_SETTING, "segmentBytes", wanted.segment_bytes),

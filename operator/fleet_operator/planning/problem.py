@@ -14,7 +14,8 @@ NAMED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Reason word (of `api.v1alpha1.conditions`), and a message with the object, the finding and the action."""
+    """A reason word (from `api.v1alpha1.conditions`), and a message that names the object, the finding and the
+    remedy."""
 
     reason: str
     message: str
@@ -28,14 +29,15 @@ class Refused:
 
 
 def name_some(names: Sequence[str], count: int | None = None) -> str:
-    """'a, b and 7 more'. `count`: the total number, if `names` has only some of the names."""
+    """Join names as 'a, b and 7 more'. `count`: the total number, if `names` is incomplete."""
     shown = ", ".join(names[:NAMED_MAX])
     more = (len(names) if count is None else count) - min(len(names), NAMED_MAX)
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def spec_problem(error: ValidationError) -> Problem:
-    """The problem of an unreadable spec: the spec is too large, or another version of the CRD accepted it."""
+    """The problem of an unreadable spec: the spec is too large, or the API server accepted it with another version of
+    the CRD."""
     first = error.errors(include_url=False)[0]
     if first["type"] == TOO_LARGE:
         return Problem(conditions.SPEC_TOO_LARGE, first["msg"])

@@ -1,6 +1,6 @@
 """Runs: one-time work for a ConsumerGroup, most of it done by Jobs or Spark applications. Pure.
 
-People may edit the objects, so an unreadable value raises nothing: the most cautious value is used instead.
+People may edit the objects, so an unreadable value raises no exception: the most cautious value is used instead.
 """
 
 import copy
@@ -28,7 +28,7 @@ from fleet_operator.planning.state.group import OffsetsState, Redriven
 
 NO_LIMIT: Final = "unlimited"
 UNREADABLE_RATE: Final = -1
-"""A rate that no spec can have. A Job with a damaged annotation gets it, and is therefore replaced."""
+"""A rate that no spec can have. A Job whose rate annotation is damaged gets this rate, and is therefore replaced."""
 LASTING_PHASES: Final = frozenset({"Succeeded", "Failed", "Committing"})
 """Phases of a run that is never started again, even if its object is recreated."""
 
@@ -51,7 +51,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunDecision:
-    """The phase of a run, and the next action. `place`: the number of the group's runs that go before this one."""
+    """The phase of a run, and the next action. `place`: the number of the group's runs that go before this run."""
 
     phase: Phase
     reason: str
@@ -69,13 +69,14 @@ class RunDecision:
 
     @property
     def is_recorded_first(self) -> bool:
-        """True if the decision must be recorded before it is carried out, because the next step relies on it."""
+        """True if the decision must be recorded before it is carried out, because the next step relies on the
+        record."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The runs of the same group that go before a run: the name of the first, and their number."""
+    """The runs of the same group that go before a run: the name of the first one, and the number of these runs."""
 
     name: str
     count: int
@@ -91,12 +92,12 @@ class Ahead:
 class ReferencedGroup:
     """The ConsumerGroup to which a run refers, with everything that decisions about the run need.
 
-    - `gone`: the object is being deleted or does not exist. `unreadable`: the reason why it cannot be read.
+    - `gone`: the ConsumerGroup is being deleted or does not exist. `unreadable`: the reason why it cannot be read.
     - `seen`: the newest observation of its `cluster`.
     - `older`: the claim of another ConsumerGroup that owns the Kafka group.
     - `redriven`: the result of the group's Redrives.
-    - `offsets`: the state with the start of the operator's memory of the group, by the operator's clock;
-      `memory_made_at`: that start by the API server's clock, in epoch seconds.
+    - `offsets`: the state that has the start of the operator's memory of the group, by the operator's clock.
+      `memory_made_at`: the same start by the API server's clock, in epoch seconds.
     """
 
     gone: bool = False
@@ -113,7 +114,8 @@ class ReferencedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """A run's Job. `rate`: its limit in records per second, None without one. `problem`: the reason why it failed."""
+    """A run's Job. `rate`: limit in records per second; None without a limit. `problem`: the reason why the Job
+    failed."""
 
     state: RunState
     rate: int | None = None
@@ -148,26 +150,27 @@ def group_not_found(run: RunResource) -> Problem:
 
 
 MEMORY_MARGIN_S: Final = 600.0
-"""Seconds after the start of a group's memory in which a restore may still bring back runs that were done earlier."""
+"""Seconds after the start of a group's memory within which a restored backup may still recreate runs that were done
+earlier."""
 
 
 def find_memory_gap(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
-    """The problem of a run that may have been done before, because it may be older than the operator's memory of its
-    group. A run that has `begun` is in the memory. Until the group's first observation, it is unknown whether the group
-    had commits before the memory began."""
+    """The problem that a run may have been done before, because the run may be older than the operator's memory of its
+    group; None otherwise. A run that has `begun` is in the memory. Until the group's first observation, it is unknown
+    if the group had commits before the memory began."""
     offsets, created = found.offsets, times.from_text(run.metadata.creation_timestamp)
     group = f"ConsumerGroup {run.spec.group_ref.name!r}"
     if begun or created is None:
         return None
     if offsets.began is None or offsets.inherited is None:
         return Problem(c.NOT_YET_OBSERVED, f"the Kafka group of {group} has not been observed with all its topics yet")
-    # `offsets.began` is by the operator's clock, `created` by the API server's.
+    # `offsets.began` is a time of the operator's clock; `created` is a time of the API server's clock.
     began = max(offsets.began, found.memory_made_at or 0.0)
     if not offsets.inherited or created > began + MEMORY_MARGIN_S:
         return None
     message = (
         f"the operator's memory of {group} began at {times.to_text(began)}, when the group already had commits,"
-        f" so this {type(run).__name__} may have been done before that: {remedy}"
+        f" so this {type(run).__name__} may have been done earlier: {remedy}"
     )
     return Problem(c.MEMORY_LOST, message)
 
@@ -194,7 +197,8 @@ def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup)
 
 
 def find_connection_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) -> Problem | None:
-    """The reason why a run cannot use the KafkaCluster; None if its brokers answer on its present connection."""
+    """The reason why a run cannot use the KafkaCluster; None if the brokers answer on the KafkaCluster's present
+    connection."""
     unproven = find_unproven_connection(cluster, seen, moved=False)
     if unproven is not None or seen is None or seen.reachable:
         return unproven
@@ -207,8 +211,8 @@ def run_conditions(
     """The conditions Ready, Complete and Failed. `unready`: reasons that make Ready False; `available`: message of
     Ready while everything that the run needs exists.
 
-    Ready stays True after the run has succeeded. As in a Job, at most one of Complete and Failed is True, and exactly
-    one of the two once the run has ended."""
+    Ready stays True after the run has succeeded. As in a Job, Complete and Failed are never both True; once the run has
+    ended, exactly one of them is True."""
     said, done = (decision.reason, decision.message), decision.phase == "Succeeded"
     if done:
         ready = Condition(c.READY, "True", *said)
@@ -232,17 +236,19 @@ def renew_final_status(status: Mapping[str, Any], generation: int) -> dict[str, 
 
 
 LABELS: Final = {"Redrive": REDRIVE_LABEL, "Backfill": BACKFILL_LABEL}
-"""Labels of children whose value is the name of the run to which they belong, keyed by the run's kind."""
+"""Labels of a run's children, keyed by the run's kind. The label's value is the name of the run."""
 
 
 def run_labels(run: RunResource, component: str) -> dict[str, str]:
-    """Labels of a run's child, with the group's labels, so that one watch delivers the pods of groups and runs."""
+    """Labels of a run's child. They include the group's labels, so that one watch delivers the pods of groups and of
+    runs."""
     own = {LABELS[type(run).__name__]: run.metadata.name}
     return {**labels.child_labels(run.spec.group_ref.name, component), **own}
 
 
 def run_head(api_version: str, kind: str, run: RunResource, name: str) -> dict[str, Any]:
-    """Build the type, name, labels and owner reference of a run's child. Its component is the kind of the run."""
+    """Build the type, name, labels and owner reference of a run's child. The component label has the kind of the
+    run."""
     of = type(run).__name__
     owner = Owner(of, run.metadata.namespace, run.metadata.name, run.metadata.uid)
     return child_head(api_version, kind, name, owner=owner, labels=run_labels(run, of.lower()))
@@ -255,8 +261,8 @@ def run_config_map(run: RunResource, name: str, data: Mapping[str, str]) -> dict
 def run_pod(
     run: RunResource, group: ConsumerGroup, cluster: KafkaCluster, component: str, arguments: list[str], *, image: str
 ) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    """Build the worker's pod with another command. Returns the pod template, the worker container, and the sources of
-    the settings volume, reduced to the credentials."""
+    """Build the pod of a run: the worker's pod with another command. Return the pod template, the worker container, and
+    the sources of the settings volume, of which only the credentials are kept."""
     template = pod_template(group, cluster, handler_keys=None, image=image)
     metadata, spec = template["metadata"], template["spec"]
     metadata["annotations"].pop(REVISION_ANNOTATION)
@@ -276,7 +282,8 @@ def refuse_pattern(field: str, text: str | None, remedy: str) -> Problem | None:
 
 
 def refuse_time(field: str, text: str | None, reason: str, remedy: str) -> Problem | None:
-    """The problem of a string that is not a time; None if it is a time. The CRD already refuses most such strings."""
+    """The problem that a string is not a time; None if it is absent or a time. The CRD already refuses most invalid
+    strings."""
     if text is None or times.from_text(text) is not None:
         return None
     return Problem(reason, f"{field}: {text!r} is not a time (RFC 3339); {remedy}")
@@ -304,7 +311,7 @@ def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
 
 
 def read_waiting(pod_status: Mapping[str, Any]) -> Problem | None:
-    """The reason why a pod that has not ended does not run; None if it runs or is starting normally."""
+    """The reason why a pod that has not ended does not run; None if the pod runs or is starting normally."""
     container: Mapping[str, Any] = next(iter(pod_status.get("containerStatuses") or ()), {})
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")

@@ -6,27 +6,29 @@ from typing import Final
 from fleet_consumer.contract import naming
 
 LATEST: Final = 253_402_300_799.0
-"""The last second of the year 9999, in epoch seconds. Later times, which only others can write, are shown as this."""
+"""The last second of the year 9999, in epoch seconds. Later times are shown as this time; the operator never writes
+later times."""
 
 
 def to_text(epoch_s: float) -> str:
-    """`2026-01-31T12:00:00Z` for epoch seconds; fractions are cut, as the API server does."""
+    """Format epoch seconds as `2026-01-31T12:00:00Z`. Fractions are cut off, as the API server does."""
     return datetime.fromtimestamp(int(min(max(epoch_s, 0.0), LATEST)), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_milli_text(epoch_s: float) -> str:
-    """`2026-01-31T12:00:00.250Z`, for events that may share a second."""
+    """Format as `2026-01-31T12:00:00.250Z`, for events that may share a second."""
     at = datetime.fromtimestamp(round(min(max(epoch_s, 0.0), LATEST), 3), UTC)
     return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def to_micro_text(epoch_s: float) -> str:
-    """`metav1.MicroTime` of Leases and Events: six digits of fraction."""
+    """Format as `metav1.MicroTime`, which Leases and Events use: with six digits after the decimal point."""
     return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_text(text: str | None) -> float | None:
-    """Epoch seconds of an RFC 3339 time; None if the string, which others may have written, is absent or invalid."""
+    """Parse an RFC 3339 time to epoch seconds; None if the string is absent or invalid. Anybody may have written the
+    string."""
     if not text:
         return None
     try:
@@ -37,7 +39,7 @@ def from_text(text: str | None) -> float | None:
 
 
 def duration_text(seconds: int) -> str:
-    """A duration in its two largest units: `2h40m`, `7d`; 90 seconds are `1m30s`."""
+    """Format a duration with its two largest units: `2h40m`, `7d`; 90 seconds are `1m30s`."""
     parts = []
     for unit, size in reversed(naming.UNIT_SECONDS.items()):
         count, seconds = divmod(seconds, size)

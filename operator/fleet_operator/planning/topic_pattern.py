@@ -8,13 +8,14 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup
 
 
 def group_pattern(group: ConsumerGroup) -> Pattern | None:
-    """The pattern of a group; None without one. Raises PatternRefused."""
+    """The topic pattern of a group; None if the spec has none. Raises PatternRefused if the pattern is refused."""
     text = group.spec.topic_pattern
     return None if text is None else compile_pattern(text)
 
 
 def usable_pattern(group: ConsumerGroup) -> Pattern | None:
-    """A group's usable pattern, or None. A refused pattern matches no topic, and a condition reports it."""
+    """A group's topic pattern; None if the group has none or the pattern is refused. A condition reports the
+    refusal."""
     try:
         return group_pattern(group)
     except PatternRefused:
@@ -22,15 +23,16 @@ def usable_pattern(group: ConsumerGroup) -> Pattern | None:
 
 
 class TopicMatches:
-    """Cache of the topics of one cluster that match patterns. Used by one thread. Tenants choose patterns and topic
-    names, so matching may be slow: an observation matches only the names that are new to a pattern."""
+    """Cache of the topics of one cluster that match patterns. Only one thread uses it. Tenants choose patterns and
+    topic names, so matching may be slow. So each observation tests only topic names that a pattern has not been tested
+    with."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()
         self._matching: dict[Pattern, frozenset[str]] = {}
 
     def update(self, patterns: Iterable[Pattern], topics: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-        """The matching names of `topics` for each pattern, sorted."""
+        """Return the sorted names of `topics` that match each pattern, keyed by the pattern's text."""
         names = frozenset(topics)
         added = names - self._names
         matching: dict[Pattern, frozenset[str]] = {}

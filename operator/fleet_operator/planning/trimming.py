@@ -1,8 +1,8 @@
 """Trims cached objects to the fields that the operator reads, each of bounded size.
 
-The API server selects children only by label, so any child may be large or belong to somebody else. No decision may
-depend on a removed field, so a field that code starts to read must be kept here. No decision uses a spec from which
-fields were removed.
+The API server selects children only by label, so any child may be large or belong to somebody else. Decisions may
+depend only on fields that are kept here, so a field that new code reads must be added here. A spec from which fields
+were removed is used for no decision.
 
 Decision: docs/decisions/0029-trimmed-caches.md.
 """
@@ -38,9 +38,11 @@ REPLICA_COUNTS: Final = ("replicas", "readyReplicas", "availableReplicas", "upda
 CONDITIONS: Final = ("Ready", "PodScheduled", "PodReadyToStartContainers", "DisruptionTarget")
 
 TEXT_CHARACTERS_MAX: Final = 4096
-"""Maximum number of characters that are kept of a string: the kubelet's limit of termination messages in bytes."""
+"""Maximum number of characters kept of a string. The number equals the kubelet's limit, in bytes, for termination
+messages."""
 KNOWN_CHARACTERS_MAX: Final = 65_536
-"""Limit of the annotation KNOWN_ANNOTATION: enough for the digests of hundreds of revisions; a fleet keeps a few."""
+"""Maximum length of the annotation KNOWN_ANNOTATION: enough for the digests of hundreds of revisions; a fleet keeps a
+few."""
 ENTRIES_MAX: Final = 32
 """Maximum number of owners, containers and ports that are kept. The operator's objects have fewer."""
 SPEC_BYTES_MAX: Final = 65_536
@@ -54,7 +56,7 @@ OWN_PREFIX: Final = f"{GROUP}/"
 def trim_resource(body: dict[str, Any]) -> dict[str, Any]:
     """Trim a custom resource, in place, to the labels, annotations and finalizers that are read. If the spec is too
     large, its largest fields are removed and the field `TOO_LARGE` reports that. Small fields stay, such as references
-    and names, by which other objects are found."""
+    and names that are needed to find other objects."""
     metadata = body["metadata"]
     for part in ("managedFields", "ownerReferences"):
         metadata.pop(part, None)
@@ -120,7 +122,8 @@ def trim_stateful_set(body: Mapping[str, Any]) -> dict[str, Any]:
     metadata |= _edited(body["metadata"])
     known = labels.annotation_of(body, labels.KNOWN_ANNOTATION)
     if known is not None:
-        # A shortened annotation would not be JSON and would name no revision. An empty string has the same effect.
+        # A shortened annotation would not be valid JSON, and so would list no revision. An empty string has the same
+        # effect.
         metadata["annotations"][labels.KNOWN_ANNOTATION] = known if len(known) <= KNOWN_CHARACTERS_MAX else ""
     pods = (spec.get("template") or {}).get("spec") or {}
     workers = [each for each in pods.get("containers") or () if each.get("name") == labels.CONTAINER]
@@ -178,7 +181,7 @@ def _state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict[str, Any]:
     kept = _fields(metadata, *IDENTITY)
-    # Labels and annotations are compared to detect changes, so both are present even if they are empty.
+    # Labels and annotations are compared to detect changes, so both fields are present even if they are empty.
     kept["labels"] = _fields(metadata.get("labels") or {}, *LABELS)
     kept["annotations"] = _fields(metadata.get("annotations") or {}, *annotations)
     if metadata.get("ownerReferences"):
@@ -187,7 +190,7 @@ def _metadata(metadata: Mapping[str, Any], annotations: tuple[str, ...]) -> dict
 
 
 def _edited(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The markers `EDITED` and `WRITTEN` (see `drift`). An object that is already trimmed keeps its markers."""
+    """Return the markers `EDITED` and `WRITTEN` (see `drift`). An object that is already trimmed keeps its markers."""
     edited = {EDITED: True} if metadata.get(EDITED) or others_fields(metadata) else {}
     return edited | ({WRITTEN: True} if has_written(metadata) else {})
 
@@ -197,6 +200,7 @@ def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[
 
 
 def _fields(body: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Copy the named fields. Of a long string, the end is kept: the last line of a message is a worker's report."""
+    """Copy the named fields. Of a long string, only the end is kept, because the last line of a message is a worker's
+    report."""
     kept = {key: body[key] for key in keys if key in body}
     return {key: value[-TEXT_CHARACTERS_MAX:] if isinstance(value, str) else value for key, value in kept.items()}

@@ -1,11 +1,11 @@
 """Finds the rivals of a ConsumerGroup: other ConsumerGroups that claim the same Kafka group.
 
-`planning.claims` decides which of them owns the Kafka group. Rivals may be in different namespaces and refer to
-different KafkaClusters. Only the owner uses what Kafka stores for the group: its commits and its retry topics.
+`planning.claims` decides which ConsumerGroup owns the Kafka group. Rivals may be in different namespaces and refer to
+different KafkaClusters. Only the owner uses the Kafka group's commits and retry topics.
 
 Anybody may create any number of large objects for one Kafka group, and each reconcile of such an object searches for
-rivals. Therefore the search reads only cached summaries. Of the rivals without workers that share a namespace, a
-KafkaCluster and a Kafka group, it compares only the strongest.
+rivals. Therefore the search reads only cached summaries. Of several rivals without workers with the same namespace,
+KafkaCluster and Kafka group, it compares only the strongest.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +27,13 @@ from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
 
 ASKED_SECONDS: Final = 300.0
-"""Seconds that a restarted operator's observer needs to query every group of its KafkaCluster, if its polls succeed."""
+"""Seconds within which a restarted operator's observer, if its polls succeed, has queried every group of its
+KafkaCluster."""
 
 
 class Claimant(NamedTuple):
-    """The facts that determine a ConsumerGroup's claims. `groups`: the Kafka groups that it needs, which are its main
-    group and, with retries, the group of its retry workers."""
+    """The facts that determine a ConsumerGroup's claims. `groups`: the claimed Kafka groups, which are the main group
+    and, with retries, the group of the retry workers."""
 
     uid: str
     created_at: str
@@ -68,7 +69,7 @@ def had_retries(state: JsonObject) -> bool:
 
 
 def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
-    """If a ConsumerGroup had retries earlier, add its retry group to the groups that it claims."""
+    """Add the retry group to the claimed groups of a ConsumerGroup that had retries earlier."""
     retry_group = naming.retry_group(claimant.group_id)
     state = (key[0], state_name(CONSUMER_GROUP, key[1]))
     if retry_group in claimant.groups or not context.store.cache(OPERATOR_STATE).summary_of(state):
@@ -80,11 +81,12 @@ def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
 class Rivals:
     """Claims of other ConsumerGroups that affect one ConsumerGroup.
 
-    - `older`: the strongest claim that takes precedence over this object's claim on one of its Kafka groups: its main
-      group or, with retries, the group of its retry workers.
-    - `heir`: the strongest claim that may take over the Kafka group, even if this object's claim is stronger. When this
-      object is deleted, the heir takes over the commits and topics in Kafka.
-    - `unsure`: another object could be the heir, but it is not known yet whether its credentials may join the group.
+    - `older`: the strongest claim with precedence over this object's claim on its main group or, with retries, on the
+      group of its retry workers.
+    - `heir`: the strongest other claim that can take over the Kafka group, even if this object's claim is stronger.
+      When this object is deleted, the heir takes over the commits and topics in Kafka.
+    - `unsure`: another object may be the heir, but it is still unknown if its credentials have permission to join the
+      group.
     """
 
     older: Claim | None = None
@@ -120,7 +122,8 @@ def _strongest(claims: Iterable[Claim]) -> Claim | None:
 
 
 def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, Claimant, str]]:
-    """Yield each rival that is not being deleted, and the Kafka group id shared with it; KafkaClusters may differ."""
+    """Yield each rival that is not being deleted, with the Kafka group id that both claim. Their KafkaClusters may
+    differ."""
     groups, fleets, pods = (context.store.cache(kind) for kind in (CONSUMER_GROUP, STATEFUL_SET, POD))
     idle: dict[tuple[str, Key, str], tuple[bool, str, Key, Claimant]] = {}
     # A rival claims our main group or our retry group, or our main group is its retry group.
@@ -152,8 +155,8 @@ class _Claims:
         """Build the claim of a ConsumerGroup on a Kafka group.
 
         Two KafkaCluster objects for one Kafka cluster count as the same cluster once the cluster id is known. The id
-        comes from the stored state of the KafkaCluster, even while the brokers do not answer or another Kafka cluster
-        answers at their addresses.
+        comes from the KafkaCluster's stored state, so it is known even while the brokers do not answer, or while
+        another Kafka cluster answers at their addresses.
         """
         identity, seen = self._cluster(claimant.cluster)
         known = identity.cluster_id
@@ -185,7 +188,7 @@ class _Claims:
     def _use(self, key: Key, claimant: Claimant) -> Use:
         """Determine from a ConsumerGroup's StatefulSets and pods how it uses its Kafka groups.
 
-        A StatefulSet of another owner does not count, nor do its pods, because anybody may have applied it. Pods whose
+        StatefulSets of other owners, and their pods, do not count, because anybody may have applied them. Pods whose
         StatefulSet no longer exists count, because they may belong to the former fleet of a recreated object.
         """
         store, (namespace, name) = self._context.store, key
@@ -222,7 +225,8 @@ def _coordinator(seen: ClusterObservation | None, group: GroupObservation | Retr
 
 
 def _had_time(seen: ClusterObservation | None) -> bool:
-    """True if the observer had time to query every group, or if its cluster is confirmed to be unreachable."""
+    """True if the observer has had enough time to query every group, or if the cluster is confirmed to be
+    unreachable."""
     if seen is None or not seen.reachable:
         return seen is not None and not seen.unconfirmed
     return seen.reachable_since is not None and seen.observed_at - seen.reachable_since >= ASKED_SECONDS

@@ -1,4 +1,4 @@
-"""Shared by all reconcilers: their collaborators, access to children, finalizers, and the publishing of a status."""
+"""Code that all reconcilers share: their services, access to children, finalizers, and the publishing of a status."""
 
 import random
 from collections.abc import Callable, Coroutine
@@ -35,14 +35,14 @@ URGENT_FIELDS: Final = (
     *("revision", "state", "replicas", "readyReplicas", "updatedReplicas", "targetReplicas", "memberCount", "offsets"),
     *("phase", "attempts", "applicationUid", "lastEnded"),
 )
-"""Status fields that users wait for or programs act on; a change of one of these fields is written at once."""
+"""Status fields that users wait for or programs act on. A change of such a field is written as urgent."""
 
 FAILURES: Final = (NetError, KafkaError, KubeError, ObserverStoppedError, TimeoutError)
-"""Errors that end an attempt of background work; the next attempt starts from the beginning."""
+"""Errors that end an attempt of a background task. The next attempt starts from the beginning."""
 
 
 def problem_of(failure: BaseException) -> Problem:
-    """The problem to report for an action in Kafka that failed, or was cancelled because it took too long."""
+    """The problem to report for an action in Kafka that failed or timed out."""
     reason = str(getattr(failure, "reason", conditions.BROKER_UNREACHABLE))
     reason = reason_of(failure.code) if isinstance(failure, KafkaError) else reason
     return Problem(reason, str(failure) or "the brokers did not answer in time")
@@ -54,12 +54,12 @@ CONFLICT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The collaborators of the reconcilers; one instance per operator.
+    """The services that all reconcilers use; one instance per operator.
 
     - `moved`: functions that are called with a group whose offsets changed, and return True if the group must be
       reconciled.
     - `background_tasks`: coroutine functions that run concurrently with reconciles and never return.
-    - `ending`: exit stack that closes what the reconcilers have opened.
+    - `ending`: exit stack that closes the reconcilers' resources.
     """
 
     settings: Settings
@@ -81,8 +81,8 @@ class Context:
         return leave_users_to_platform(group) if self.settings.platform_assigns_users else group
 
     def resync(self) -> float:
-        """Seconds until an object is reconciled again without an event: 75 to 100 % of the setting, at random, so that
-        objects are not all due at once."""
+        """Seconds until an object is reconciled again without an event: a random value from 75 to 100 % of the setting,
+        so that objects are not all due together."""
         return self.settings.resync_seconds * (0.75 + 0.25 * self.chance.random())
 
 
@@ -90,8 +90,8 @@ async def publish(context: Context, body: JsonObject, status: JsonObject, *, set
     """Write a status and record Events about its transitions.
 
     Returns the seconds until the object's next reconcile: CONFLICT_SECONDS if another client has changed the object
-    meanwhile, None if the object no longer exists. `settling`: more changes of the status are about to follow, so an
-    urgent change waits for them briefly. Raises KubeErrors other than KubeNotFoundError and KubeConflictError.
+    since it was read, None if the object no longer exists. `settling`: more changes of the status will follow soon, so
+    an urgent change waits for them briefly. Raises KubeErrors other than KubeNotFoundError and KubeConflictError.
     """
     before = body.get("status") or {}
     try:
@@ -106,7 +106,7 @@ async def publish(context: Context, body: JsonObject, status: JsonObject, *, set
 
 
 class ForeignObjectError(Exception):
-    """An object with another owner has the name of a child that the operator wants to write."""
+    """The operator cannot write a child, because an object of another owner has its name."""
 
     def __init__(self, child: JsonObject, owner: JsonObject, found: JsonObject) -> None:
         kind, name = owner["kind"], child["metadata"]["name"]
@@ -123,8 +123,8 @@ class ForeignObjectError(Exception):
 async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
     """Apply a child: update the owner's existing child, or create it if its name is free and the owner still exists.
 
-    Returns the names of the field managers whose changes were reverted. Raises ForeignObjectError and KubeError; among
-    these KubeConflictError if the child exists but was not in the cache, so that the owner is reconciled again.
+    Returns the names of the field managers whose changes were reverted. Raises ForeignObjectError and KubeError:
+    KubeConflictError if the child exists but was not in the cache; the owner must then be reconciled again.
     """
     if store.in_place(child):
         return ""
@@ -143,8 +143,8 @@ async def apply_owned(store: Store, owner: JsonObject, child: JsonObject) -> str
 
 
 async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> str:
-    """Create a child, or apply it if it exists; returns and raises the same as `apply_owned`. The create comes first
-    because it needs no read. An apply without a read could take over another owner's object of this name."""
+    """Create a child, or apply it if it exists. Returns and raises the same as `apply_owned`. A create is tried first,
+    because it needs no read: an apply without a read could take over another owner's object of this name."""
     if store.in_place(child):
         return ""
     kind, key = kind_of(child), key_of(child)
@@ -153,7 +153,7 @@ async def create_owned(store: Store, owner: JsonObject, child: JsonObject) -> st
         try:
             await store.create(child)
         except KubeConflictError:
-            pass  # the object exists; `apply_owned` finds out whether it is ours
+            pass  # the object exists; `apply_owned` checks if it is ours
         else:
             return ""
     return await apply_owned(store, owner, child)
@@ -178,9 +178,9 @@ async def require_ours(store: Store, owner: JsonObject, child: JsonObject) -> No
 async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
     """Find a child of a watched kind; returns None if it does not exist. Raises KubeError.
 
-    If the cache lacks a child, the child is read live, because the watch loses an object whose label was removed. A
-    fleet that is wrongly considered absent would be created again, with fewer workers. A child that the live read does
-    not find is not read again until the watch reports it.
+    If the cache lacks a child, the child is read live, because an object that loses its label disappears from the
+    watch. A fleet that is wrongly considered absent would be created again, with fewer workers. If the live read does
+    not find the child either, it is not repeated until the watch reports the child.
     """
     key = (owner["metadata"]["namespace"], name)
     seen, cache = store.get(kind, key), store.cache(kind)
@@ -198,20 +198,21 @@ async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
 
 
 async def read_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
-    """Read a child with its full content, which caches trim; returns None if it does not exist. Raises KubeError."""
+    """Read a child with its complete content, which caches do not have; returns None if the child does not exist.
+    Raises KubeError."""
     found = await find_child(store, owner, kind, name)
     whole = await store.content(kind, key_of(found)) if found is not None else None
     return whole if whole is not None and is_owned_by(whole, owner) else None
 
 
 async def read_live(store: Store, owner: JsonObject, kind: Kind, name: str) -> JsonObject | None:
-    """A child read from the API server, or None. Raises KubeError."""
+    """Read a child from the API server; returns None if it does not exist. Raises KubeError."""
     found = await store.kube.get(kind, owner["metadata"]["namespace"], name)
     return found if found is not None and is_owned_by(found, owner) else None
 
 
 def is_owned_by(child: JsonObject, owner: JsonObject) -> bool:
-    """True if an object belongs to this owner, not to a deleted namesake of this owner."""
+    """True if an object belongs to this owner, and not to a deleted object with the owner's name."""
     return has_owner(child, owner["metadata"]["uid"])
 
 
@@ -220,13 +221,14 @@ def has_finalizer(body: JsonObject, finalizer: str = FINALIZER) -> bool:
 
 
 async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wanted: bool) -> None:
-    """Set or remove a finalizer of a user's object, even if other field managers own the field too. Raises KubeError.
+    """Set or remove a finalizer of a user's object, even if other field managers also own the field. Raises KubeError.
 
     An apply without the finalizer would not remove it; it would only give up the operator's ownership of the field. A
-    user who created the object from an exported manifest owns the field too, so the object could never be deleted.
+    user who created the object from an exported manifest also owns the finalizer, which would remain, so that the
+    object could never be deleted.
     """
     kind, uid = kind_of(body), body["metadata"]["uid"]
-    found = await store.kube.get(kind, *key_of(body))  # read live, because caches leave out the finalizers of others
+    found = await store.kube.get(kind, *key_of(body))  # read live, because caches omit other clients' finalizers
     if found is None or found["metadata"]["uid"] != uid or has_finalizer(found, finalizer) == wanted:
         return
     patch = identity(found)
@@ -235,27 +237,29 @@ async def set_finalizer(store: Store, body: JsonObject, finalizer: str, *, wante
         del patch["metadata"]["resourceVersion"]
         stored = await store.kube.apply(patch)
     else:
-        # The write has the resourceVersion that was read, because others may change finalizers between read and write.
+        # The write contains the resourceVersion that was read, because other clients may change finalizers between read
+        # and write.
         patch["metadata"]["finalizers"] = [each for each in found["metadata"]["finalizers"] if each != finalizer]
         stored = await store.kube.merge(patch)
     store.learn(kind, stored)
 
 
 FIRST_OBSERVATION_SECONDS: Final = 60.0
-"""Longest time in seconds that an object with a status waits for its first observation by this process."""
+"""Longest time in seconds for which an object with a status waits for its first observation by this process."""
 
 
 @dataclass(slots=True)
 class FirstObservation:
-    """The wait of one object for its first observation by this process. Without the wait, the object's status would
-    show it as unknown for a moment after each restart of the operator."""
+    """The wait of one object for its first observation by this process. Without this wait, the object's status would be
+    Unknown for a moment after each restart of the operator."""
 
     clock: Clock
     since: float | None = None
-    """Start of the wait, monotonic seconds."""
+    """Start of the wait (monotonic seconds)."""
 
     def awaits(self, *, coming: bool) -> bool:
-        """True while the object must wait, at most FIRST_OBSERVATION_SECONDS. `coming`: an observation is expected."""
+        """True while the object must wait, for at most FIRST_OBSERVATION_SECONDS. `coming`: an observation is
+        expected."""
         if not coming:
             self.since = None
             return False

@@ -1,9 +1,10 @@
-"""Reads the Secrets of a KafkaCluster by name. Secrets are never listed, and their content is never shown.
+"""Reads the Secrets of a KafkaCluster by name. Secrets are never listed, and their content never appears in logs or
+conditions.
 
-A Secret must have a label that allows this use. Otherwise anybody who may create a KafkaCluster could have any Secret
-of the namespace sent to their own broker. OpenSSL checks PEM strings (at most 1 MiB, the limit of a Secret) in a
-thread, because the check blocks and needs the private key in a file.
-Decision: docs/decisions/0035-credentials-of-others.md.
+A Secret must have a label that allows this use. Otherwise anybody with permission to create a KafkaCluster could have
+any Secret of the namespace sent to their own broker. OpenSSL checks PEM strings (at most 1 MiB, the limit of a Secret)
+in a thread, because the check blocks and needs the private key in a file. Decision:
+docs/decisions/0035-credentials-of-others.md.
 """
 
 import asyncio
@@ -90,7 +91,7 @@ class SecretReader:
             secret = await self.kube.get(SECRET, self.namespace, name)
         except KubeForbiddenError as error:
             if error.status != 403:
-                raise  # the API server did not authenticate the operator; this KafkaCluster is not the cause
+                raise  # an error in the operator's authentication is not this KafkaCluster's problem
             message = (
                 f"the operator may not read secret `{name}` in namespace `{self.namespace}`: grant the permission "
                 f"there, for example by adding the namespace to the chart's value secrets.namespaces ({error})"
@@ -115,8 +116,8 @@ class SecretReader:
         return secret
 
     def _authorities(self, reference: CaSecretReference, secret: JsonObject) -> bytes:
-        """Read CA certificates as PEM, by the same rules as workers: the value of the chosen key, or all certificates
-        in keys that match the pattern. Blocks."""
+        """Read CA certificates as PEM, by the same rules as workers: from the given key, or from all keys that match
+        the pattern. Blocks."""
         if reference.pattern is None:
             key = reference.key or CA_KEY
             value = self._value(secret, key)
@@ -170,7 +171,7 @@ def _not_allowed(secret: JsonObject, cluster: KafkaCluster) -> list[str]:
 
 
 def pair_fault(certificate: bytes, key: bytes) -> str | None:
-    """The reason why a certificate and a private key cannot be used together; None if they can."""
+    """The reason why a certificate and a private key cannot be used together; None without a fault."""
     found = "".join(certificates([certificate]))
     if not found:
         return UNREADABLE

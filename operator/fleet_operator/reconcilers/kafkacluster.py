@@ -2,8 +2,9 @@
 status.
 
 With `manage: Provision`, attempts to create `__consumer_offsets` or to correct its settings run in the background. A
-reconcile starts an attempt, and reports an error if the brokers refused the last one. The end of an attempt queues the
-KafkaCluster. Attempts may be repeated, and two operators may make them at once, because each uses only live data.
+reconcile starts an attempt, and reports an error if the brokers refused the last attempt. The end of an attempt queues
+the KafkaCluster. Attempts are safe to repeat, even by two operators at the same time, because each attempt uses only
+live data.
 """
 
 import logging
@@ -48,7 +49,7 @@ log = logging.getLogger(__name__)
 ATTEMPT_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 5.0
 PAUSE_SECONDS_MAX: Final = 300.0
-"""Longest pause after an attempt; the pause doubles with each further attempt that changed nothing."""
+"""Longest pause in seconds after an attempt. The pause doubles with each further attempt that changes nothing."""
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "grant the operator's principal Create and AlterConfigs on the topic "
     f"{OFFSETS_TOPIC}, or set spec.offsetsTopic.manage to Observe",
@@ -58,11 +59,11 @@ ADVICE: Final = {
 
 @dataclass(slots=True)
 class ClusterSession:
-    """Data that this process has about one KafkaCluster in addition to the stored state.
+    """In-memory data about one KafkaCluster, in addition to the stored state.
 
     - `ending_since`: the time at which this process first saw the deletion of the KafkaCluster (monotonic seconds).
-    - `secret_gone`: at the last read, a Secret was missing while the brokers answered. Only the second such read in a
-      row is an error.
+    - `secret_gone`: at the last read, a Secret was missing while the brokers answered. Only a second consecutive read
+      with this result is an error.
     - `refusal`: the brokers' last refusal to create or change the offsets topic.
     - `fruitless`: number of consecutive attempts that changed nothing.
     """
@@ -76,7 +77,8 @@ class ClusterSession:
 
 
 def _refused(refusal: Refusal) -> Problem:
-    """The problem to report for a refusal. It has the reason of the refusal only if ADVICE has an entry for it."""
+    """The problem to report for a refusal. The problem has the refusal's reason only if ADVICE has an entry for this
+    reason."""
     message = f"the brokers refuse to create or change {OFFSETS_TOPIC}: {refusal.reason}: {refusal.message}"
     if refusal.reason in ADVICE:
         return Problem(refusal.reason, f"{message}; {ADVICE[refusal.reason]}")
@@ -86,7 +88,8 @@ def _refused(refusal: Refusal) -> Problem:
 SECRET_SECONDS: Final = 10.0
 """Interval at which Secrets are read again while they prevent access to the cluster. Secrets are not watched."""
 CALM_SECONDS: Final = 60.0
-"""Interval at which Secrets are read again while they cause no problem, so that renewed Secrets are used in time."""
+"""Interval at which Secrets are read again while they cause no problem, so that renewed credentials are used in
+time."""
 FIXED_BY_SECRETS: Final = SECRET_PROBLEMS | {conditions.AUTHENTICATION_FAILED, "TlsFailed"}
 
 
@@ -159,7 +162,7 @@ class KafkaClusterReconciler:
         return cluster.model_copy(update={"identity": identity})
 
     async def _is_kept(self, session: ClusterSession, key: Key, body: JsonObject) -> bool:
-        """True while a deleted KafkaCluster is kept for ConsumerGroups whose `spec.deletion` needs it.
+        """True while a KafkaCluster that is being deleted is kept for ConsumerGroups whose `spec.deletion` needs it.
 
         Removes the finalizer when no ConsumerGroup needs the KafkaCluster. The observer of a kept KafkaCluster keeps
         its present connection, because the Secrets may already be deleted.
@@ -196,7 +199,8 @@ class KafkaClusterReconciler:
         except UnusableSecretError as error:
             seen, gone = observers.latest(key), error.problem.reason == conditions.SECRET_NOT_FOUND
             if gone and not session.secret_gone and seen is not None and seen.reachable:
-                # A terminating namespace may lose its Secrets first, and deleting topics in Kafka needs the observer.
+                # In a terminating namespace, Secrets may be deleted first, but the observer is still needed to delete
+                # topics in Kafka.
                 session.secret_gone = True
                 return
             observers.refuse(key, error.problem.reason, error.problem.message, connection)
@@ -213,7 +217,7 @@ class KafkaClusterReconciler:
         self, session: ClusterSession, body: JsonObject, cluster: KafkaCluster, seen: ClusterObservation | None
     ) -> None:
         """Start an attempt to create or correct `__consumer_offsets`, if needed and if the operator manages it. No
-        attempt is made before the Kafka cluster's id is in the state, or while another Kafka cluster answers."""
+        attempt is made before the Kafka cluster's id is stored in the state, or while another Kafka cluster answers."""
         if cluster.spec.offsets_topic.manage != "Provision":
             session.refusal, session.fruitless = None, 0
             return

@@ -1,8 +1,6 @@
-"""Reconciles OffsetResets: gathers facts, carries out steps in Kafka, and determines the fleets whose workers a reset
-keeps stopped.
-
-`reconcilers.run` has the reconcile that all runs share. Steps run in the background. Their results are kept only in
-memory, so a new operator process repeats a step.
+"""Reconciles OffsetResets: gathers facts, carries out steps in Kafka, and determines for which fleets a reset keeps the
+workers stopped. The reconcile loop that all kinds of runs share is in `reconcilers.run`. Steps run in the background.
+Their results are kept only in memory, so a new operator process repeats a step.
 """
 
 import logging
@@ -44,7 +42,7 @@ from fleet_operator.runtime.events import NOTE_CHARACTERS_MAX, Event
 log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 60.0
-"""Largest age in seconds of offsets read from Kafka that a decision may use."""
+"""Offsets that were read from Kafka more than this many seconds ago are not used in a decision."""
 ANSWER_SECONDS: Final = 60.0
 MOVES_MAX: Final = 20
 """Largest number of partitions that an Event lists."""
@@ -68,11 +66,10 @@ class OffsetResetStep:
 
 @dataclass(slots=True)
 class ResetMemory:
-    """Data that this process has about one OffsetReset.
+    """In-memory data about one OffsetReset.
 
     - `finding`: the result of the last step, which started at `began` (monotonic seconds).
-    - `since`: the time of the first read in the present phase (monotonic seconds); a new process measures from its own
-      first read.
+    - `since`: the time of this process's first read in the present phase (monotonic seconds).
     - `unsent`: this process has moved the reset to `Committing`, and no commit can have been sent yet.
     """
 
@@ -134,7 +131,7 @@ class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
         )
 
     def _finding(self, memory: ResetMemory) -> Finding | None:
-        """The result of the last step; None if there is none, or if its offsets were read more than READ_SECONDS ago,
+        """The result of the last step. None without a result, or if its offsets were read more than READ_SECONDS ago,
         because log end offsets keep changing."""
         found = memory.finding
         if found is None or found.read is None or self.context.clock.monotonic() - memory.began <= READ_SECONDS:
@@ -143,8 +140,8 @@ class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
         return None
 
     def _ahead(self, body: JsonObject) -> Ahead | None:
-        """The OffsetResets of the group that run before this one: first any that has already stopped the workers, then
-        older ones."""
+        """The group's OffsetResets that run before this OffsetReset: first those that have already stopped the workers,
+        then older OffsetResets."""
         runs = runs_of(self.context, OFFSET_RESET, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
         undone = [(run.name, known) for run, known in runs if _wants_to_run(run, known)]
         begun = [name for name, known in undone if hold_of(name, known, begun=True)]
@@ -154,7 +151,7 @@ class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
     async def follow_up(self, session: RunSession[ResetMemory], step: OffsetResetStep) -> None:
         record = step.decision.record
         if step.decision.advanced:
-            # Discard the result of the previous phase, and reconcile the group, because it depends on the new phase.
+            # Discard the previous phase's result, and queue the group, whose reconcile depends on the new phase.
             session.start_over()
             session.memory.unsent = record.phase is ResetPhase.COMMITTING
             self.context.queues[CONSUMER_GROUP].add(step.facts.reset.group_key)
@@ -263,7 +260,7 @@ class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
 
     async def remember(self, step: OffsetResetStep, status: JsonObject) -> JsonObject:
         """Before a commit, set a finalizer, because only this object's state has the previous offsets. Returns further
-        facts of the reset's record to store."""
+        facts to store in the state."""
         record = step.decision.record
         if record.phase is ResetPhase.COMMITTING and not has_finalizer(step.body, RESET_FINALIZER):
             await set_finalizer(self.context.store, step.body, RESET_FINALIZER, wanted=True)
@@ -280,7 +277,7 @@ class OffsetResets(RunKind[OffsetReset, OffsetResetStep, ResetMemory]):
 
 
 def find_obstacle(group: ConsumerGroup, referenced: ReferencedGroup) -> Problem | None:
-    """The reason why the group's offsets must not be read or changed in Kafka now, or None."""
+    """The reason why the group's offsets must not be read or changed in Kafka now; None without an obstacle."""
     cluster, seen = find_group_obstacle("OffsetReset", group, referenced), referenced.seen
     if isinstance(cluster, Problem):
         return cluster
@@ -309,7 +306,7 @@ def describe_moves(record: ResetRecord) -> str:
         more = [f"and {len(moves) - shown} more"] if len(moves) > shown else []
         return f"partitions whose offset was set: {len(moves)} ({', '.join(moves[:shown] + more)})"
 
-    # A note that lists one partition always fits.
+    # A note that lists only one partition always fits.
     return next(text for text in map(note, range(MOVES_MAX, 0, -1)) if len(text) <= NOTE_CHARACTERS_MAX)
 
 

@@ -1,5 +1,5 @@
-"""Reconciles Redrives: gathers facts, decides, and projects the status. `reconcilers.run` has the reconcile that all
-runs share."""
+"""Reconciles Redrives: gathers facts, decides, and computes the status. The reconcile loop that all kinds of runs share
+is in `reconcilers.run`."""
 
 import logging
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 30.0
 BLOCKING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_SERVER, conditions.GROUP_SUSPENDED})
 """Reasons that keep a Redrive from starting although other Redrives of its group may start. With GROUP_SUSPENDED, only
-dry runs may."""
+dry runs may start."""
 RECORDED_SECONDS: Final = 30.0
-"""Interval at which an ended Redrive checks whether its ConsumerGroup has recorded the result."""
+"""Interval in seconds at which an ended Redrive checks if its ConsumerGroup has recorded the result."""
 UNRECORDED_SECONDS_MAX: Final = 3600.0
 """Time after which an ended Redrive no longer waits for its ConsumerGroup to record the result, because the failed
 topic may have been deleted. The ConsumerGroup then lacks only the number of records that were put back, until the next
-Redrive determines this number again."""
+Redrive determines this number."""
 
 
 @dataclass(slots=True)
 class Progressing:
-    """A Redrive's newest progress, when it was read (monotonic seconds), and the rate since the previous read."""
+    """A Redrive's newest progress, the time of the read (monotonic seconds), and the rate since the previous read."""
 
     progress: phase.RedriveProgress | None = None
     at: float = 0.0
@@ -100,7 +100,8 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
     async def decided(
         self, session: RunSession[Progressing], body: JsonObject, run: Redrive, *, live: bool
     ) -> RedriveStep:
-        """Gather facts and decide. All Jobs and pods of the group are read, but only those of Redrives count."""
+        """Gather facts and decide. All Jobs and pods of the group are read, but only Jobs and pods of Redrives
+        count."""
         store, (namespace, name), of = self._context.store, key_of(body), run.spec.group_ref.name
         if live:
             selector = f"{GROUP_LABEL}={of},{COMPONENT_LABEL}={manifests.COMPONENT}"
@@ -182,8 +183,8 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
         return project_redrive_status(step.facts, step.decision, seen.progress, seen.per_second, now)
 
     async def settle(self, session: RunSession[Progressing], body: JsonObject, run: Redrive) -> float:
-        """Wait until the ConsumerGroup's state has recorded the result, at most UNRECORDED_SECONDS_MAX. Queues the
-        group, because the operator's own writes cause no watch event that would queue it."""
+        """Wait until the ConsumerGroup's state has recorded the result, for at most UNRECORDED_SECONDS_MAX. Queue the
+        group, because the operator's own writes do not queue it."""
         referenced = read_group(self._context, run.group_key)
         topic_id = failed_topic_id(referenced.group, referenced.seen)
         recorded = referenced.group is not None and is_recorded(run.status, referenced.redriven, topic_id)
@@ -193,7 +194,7 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
         return RECORDED_SECONDS
 
     def _ahead(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> Ahead | None:
-        """The Redrives of the group that run before this one: first those at work, then older ones that can run."""
+        """The group's Redrives that run before this Redrive: first those at work, then older Redrives that can run."""
         own = summary_of_run(body)
         runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
         waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known, before=own)]
@@ -201,8 +202,9 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
 
 
 def _wants_to_run(run: RunSummary, known: Mapping[str, Any], *, before: RunSummary) -> bool:
-    """True if the older Redrive `run` must run before `before`: it is not ended, suspended, being deleted, or blocked
-    by a reason that does not block `before`. Redrives at work are found by their Jobs and pods."""
+    """True if the older Redrive `run` must run before the Redrive `before`: `run` has not ended, is not suspended or
+    being deleted, and has no reason in BLOCKING. An exception: GROUP_SUSPENDED lets only dry runs go ahead. Redrives at
+    work are found by their Jobs and pods."""
     reason = known.get("reason")
     blocked = reason in BLOCKING and (reason != conditions.GROUP_SUSPENDED or before.dry_run)
     return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting or blocked)

@@ -60,7 +60,8 @@ def read_group(context: Context, key: Key) -> ReferencedGroup:
 
 
 def read_group_state(context: Context, body: JsonObject) -> GroupState:
-    """A ConsumerGroup's state. An unreadable state counts as empty; the ConsumerGroup's reconcile reports the error."""
+    """Read a ConsumerGroup's state. An unreadable state counts as empty; the ConsumerGroup's own reconcile reports the
+    error."""
     try:
         return context.states.read(body, GroupState)
     except UnreadableStateError as error:
@@ -69,8 +70,9 @@ def read_group_state(context: Context, body: JsonObject) -> GroupState:
 
 
 def read_cluster(context: Context, key: Key, *, ending: bool = False) -> KafkaCluster | Problem:
-    """A KafkaCluster, or the problem if it does not exist, is being deleted or cannot be parsed. With `ending`, a
-    KafkaCluster that is being deleted is accepted, because it is kept for groups that are being deleted too."""
+    """Read a KafkaCluster. Returns the problem if the KafkaCluster does not exist, is being deleted or cannot be
+    parsed. With `ending`, a KafkaCluster that is being deleted is accepted, because groups that are also being deleted
+    need it."""
     body = context.store.get(KAFKA_CLUSTER, key)
     if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return cluster_not_found(*key)
@@ -89,8 +91,8 @@ def identified(context: Context, cluster: KafkaCluster, body: JsonObject) -> Kaf
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
-    """The newest observation of a KafkaCluster. If it is so old that its observer must be hanging, it is marked as
-    unreachable. If it was made over a connection that has been edited since, it is marked as not `current`."""
+    """The newest observation of a KafkaCluster. An observation that is so old that the observer must be hanging is
+    marked as unreachable. An observation over a connection that has been edited since is marked as not `current`."""
     if isinstance(cluster, Problem):
         return None
     interval = float(cluster.spec.observe_interval_seconds)
@@ -102,13 +104,14 @@ def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key
 
 async def read_source(store: Store, namespace: str, name: str) -> dict[str, str] | None:
     """The files of the ConfigMap with a handler's source, without binary data; None if it does not exist. Returns at
-    most SOURCE_FILES_MAX + 1 files, so that the caller can see that there are too many. Raises KubeError."""
+    most SOURCE_FILES_MAX + 1 files, so that the caller can detect too many files. Raises KubeError."""
     found = await store.content(CONFIG_MAP, (namespace, name))
     return None if found is None else dict(islice((found.get("data") or {}).items(), SOURCE_FILES_MAX + 1))
 
 
 def parse(model: type[M], body: JsonObject | None, *, ending: bool = False) -> M | None:
-    """Parse an object; None if it does not exist, cannot be parsed, or is being deleted (without `ending`)."""
+    """Parse an object. Returns None if the object does not exist, cannot be parsed, or, without `ending`, is being
+    deleted."""
     if body is None or (body["metadata"].get("deletionTimestamp") and not ending):
         return None
     try:

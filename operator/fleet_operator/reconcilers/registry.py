@@ -38,9 +38,8 @@ class Reconciler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Registration of a kind with its own queue and reconciler.
-
-    `make` builds the reconciler, and registers in `Context.ending` what must be closed when the operator stops.
+    """Registration of a kind with its own queue and reconciler. `make` builds the reconciler, and registers its
+    resources in `Context.ending`, which closes them when the operator stops.
     """
 
     watched: WatchedKind
@@ -87,7 +86,7 @@ CONTROLLERS: Final = (
 
 
 def _summary_of_state(state: kinds.JsonObject) -> object:
-    """Summarize an OperatorState: the outline of a run; otherwise, whether its ConsumerGroup has had retries."""
+    """Summarize an OperatorState: for a run, its outline; for a ConsumerGroup, True if it has had retries."""
     kind = state["metadata"]["name"].rpartition(".")[2]
     return outline_of(state) if kind in {run.kind.lower() for run in routing.RUNS} else had_retries(state)
 

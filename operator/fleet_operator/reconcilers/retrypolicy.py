@@ -1,7 +1,7 @@
 """Reconciles RetryPolicies: stores the content of each under its hash in a ConfigMap, and publishes the status.
 
-Fleets read a policy's content from the RetryPolicy itself. The stored content is used while the present content is
-unusable, and helps people who find a hash in the headers of a Kafka record.
+Fleets normally read a policy's content from the RetryPolicy. The stored content is used while the present content is
+unusable. It also shows people which content a hash in the headers of a Kafka record refers to.
 """
 
 import logging
@@ -59,7 +59,7 @@ class RetryPolicyReconciler:
         return again
 
     def _last_usable(self, body: JsonObject) -> str | None:
-        """The hash of the last usable content; None if there was none, or if the state cannot be read."""
+        """The hash of the last usable content; None without such content, or if the state cannot be read."""
         try:
             return self._context.states.read(body, PolicyState).revision
         except UnreadableStateError as error:
@@ -67,8 +67,8 @@ class RetryPolicyReconciler:
             return None
 
     async def _record(self, body: JsonObject, revision: PolicyRevision) -> PolicyRevision | Problem:
-        """Store the content before anything refers to its hash; returns the revision, or the problem if it cannot be
-        stored."""
+        """Store the content before any object refers to its hash. Returns the revision, or the problem if the content
+        cannot be stored."""
         context, record = self._context, policy_config_map(body["metadata"], revision)
         try:
             await apply_owned(context.store, body, record)
@@ -81,8 +81,8 @@ class RetryPolicyReconciler:
     async def _prune(self, body: JsonObject, referring: list[Key], kept: set[str]) -> None:
         """Delete stored contents, except the policy's present content and the contents that a group still uses.
 
-        The ConfigMap of each group has the revisions that the group uses. These ConfigMaps are read only if a stored
-        content may have to be deleted.
+        The ConfigMap of each group has the revisions that the group uses. These ConfigMaps are read only if there is a
+        stored content that could be deleted.
         """
         store = self._context.store
         records = (RETRY_POLICY.kind, body["metadata"]["namespace"], body["metadata"]["name"])

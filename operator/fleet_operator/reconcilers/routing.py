@@ -26,13 +26,15 @@ HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{RECORD})"
 label has the same key, because a label selector has no "or" across keys."""
 
 CALM_SECONDS: Final = 10.0
-"""Delay before a group is reconciled if only its offsets changed, so that one reconcile handles several changes."""
+"""Delay in seconds before a group is reconciled if only its offsets changed, so that one reconcile handles several
+changes."""
 
 SETTLE_SECONDS: Final = 0.2
-"""Delay before a changed child queues its owner, so that one reconcile handles several changes."""
+"""Delay in seconds before a changed child queues its owner, so that one reconcile handles several changes."""
 
 OWNERS: Final = ((REDRIVE_LABEL, kinds.REDRIVE), (BACKFILL_LABEL, kinds.BACKFILL), (GROUP_LABEL, kinds.CONSUMER_GROUP))
-"""Labels that name a child's owner, each with the owner's kind. If a child has several of them, the first counts."""
+"""Labels that name a child's owner, each with the owner's kind. If a child has several of these labels, the first
+counts."""
 
 RUNS: Final = (kinds.REDRIVE, kinds.BACKFILL, kinds.OFFSET_RESET)
 STATE_OWNERS: Final = {
@@ -56,7 +58,8 @@ class Router:
 
     def __init__(self, store: Store, watched: Iterable[WatchedKind], queues: Queues, metrics: Metrics) -> None:
         self.moved: list[Callable[[Key], bool]] = []
-        """Called with a group whose offsets changed; each returns True if the group must be reconciled."""
+        """Functions that are called with a group whose offsets changed; each returns True if the group must be
+        reconciled."""
         self._store = store
         self._watched = {each.kind: each for each in watched}
         self._queues = queues
@@ -77,7 +80,8 @@ class Router:
             queue = self._queues[kind]
             (queue.add_new if change is Change.NEW else queue.add)(key_of(body))
         for of, key in watched.dependents(body, self._store.cache):
-            # Changes of children come in bursts: a pod is created and starts, and then its StatefulSet counts it.
+            # Changes of children come in bursts: a pod is created, starts, and is then counted in its StatefulSet's
+            # status.
             self._queues[of].add_after(key, SETTLE_SECONDS if watched.on_status else 0.0)
 
     def cluster_changed(self, cluster: Key) -> None:
@@ -104,13 +108,15 @@ def group_index(body: kinds.JsonObject) -> Hashable:
 
 
 def record_index(body: kinds.JsonObject) -> Hashable:
-    """The index key of a ConfigMap: the RetryPolicy whose content it stores; otherwise, its ConsumerGroup."""
+    """The index key of a ConfigMap: the RetryPolicy whose content it stores or, for other ConfigMaps, the
+    ConsumerGroup."""
     policy = label_of(body, POLICY_LABEL)
     return group_index(body) if policy is None else (kinds.RETRY_POLICY.kind, body["metadata"]["namespace"], policy)
 
 
 def references_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
-    """Yield the objects that a ConsumerGroup refers to: the index keys that lead from a changed object to the group."""
+    """Yield the objects that a ConsumerGroup refers to, as index keys by which the groups of a changed object are
+    found."""
     for kind, referred_by in REFERENCES:
         try:
             referred = referred_by(body)
@@ -128,8 +134,9 @@ def groups_that_refer(body: kinds.JsonObject, cache: Caches) -> Iterator[Address
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     """Yield a ConsumerGroup's RetryPolicies, runs and rivals.
 
-    All RetryPolicies of the namespace are included, because the policy before an edit is no longer known. Rivals are
-    ConsumerGroups for the same Kafka groups: when one of them changes, another may become the owner of the Kafka group.
+    All RetryPolicies of the namespace are included, because after an edit the previous policy is no longer known.
+    Rivals are ConsumerGroups for the same Kafka groups: when one rival changes, another may become the owner of the
+    Kafka group.
     """
     key, own = key_of(body), group_id_of(body)
     yield from ((kinds.RETRY_POLICY, policy) for policy in cache(kinds.RETRY_POLICY).keys_having(key[0]))
@@ -146,7 +153,7 @@ def group_of_run(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 
 
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """Yield the owner of a child: a run or a ConsumerGroup. Children of runs have the group's label too."""
+    """Yield the owner of a child: a run or a ConsumerGroup. Children of runs also have the group's label."""
     for label, kind in OWNERS:
         if (name := label_of(body, label)) is not None:
             yield kind, (body["metadata"]["namespace"], name)

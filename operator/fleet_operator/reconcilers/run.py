@@ -1,9 +1,9 @@
-"""The reconcile that all runs share: gather, decide, act on the Job or application, store the state, publish the
-status, and delete an ended run after its TTL.
+"""The reconcile loop that all kinds of runs share: gather facts, decide, act on the Job or SparkApplication, store the
+state, publish the status, and delete an ended run after its TTL.
 
-Decisions use the stored state of a run, never its status. Caches suffice to decide that nothing is to be done. Before a
-run starts, and before its end is recorded, everything is read live, for one run at a time. Otherwise two runs could
-both find that no other run is active, and both start.
+Decisions use the stored state of a run, never its status. Cached data suffices for decisions without consequences.
+Before a run is started, and before its end is recorded, everything is read live, for one run at a time. Otherwise two
+runs could each find no other active run, and both start.
 """
 
 import asyncio
@@ -45,18 +45,19 @@ log = logging.getLogger(__name__)
 WATCH_SECONDS: Final = 5.0
 """Interval between reconciles of a running or waiting run, because offsets, ledgers and topics are not watched."""
 QUEUED_SECONDS: Final = 300.0
-"""Longest interval between reconciles of a run that waits for other runs. The more runs are ahead of it, the longer the
-interval, because anybody may create thousands of runs."""
+"""Longest interval between reconciles of a run that waits for other runs. The interval grows with the number of runs
+ahead, because anybody may create thousands of runs."""
 NEXT_SECONDS: Final = 0.5
 """Pause in seconds between writing a state and the step that depends on it."""
 ENDED_SECONDS: Final = 1.0
-"""Pause between a run's end and the clean-up, because the status with the results must be in the cache first."""
+"""Pause in seconds between a run's end and the clean-up, because the status with the results must first be in the
+cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChildren:
-    """The child objects of a run, in the order of their creation. Those in `once` are created if absent, and never
-    changed; those in `applied` are created or updated. `run` is the Job or application."""
+    """The child objects of a run, in the order of their creation. Objects in `once` are created if absent, and never
+    changed; objects in `applied` are created or updated. `run` is the Job or SparkApplication."""
 
     once: tuple[JsonObject, ...] = ()
     applied: tuple[JsonObject, ...]
@@ -65,7 +66,7 @@ class RunChildren:
 
 class Step(Protocol):
     """A run and the decision about it. `body` is the run's object as it was read. `child` is the run's Job or
-    application; None if it does not exist."""
+    SparkApplication, or None."""
 
     @property
     def body(self) -> JsonObject: ...
@@ -77,7 +78,7 @@ class Step(Protocol):
     def children(self) -> RunChildren: ...
 
     def refused(self, problem: Problem) -> Self:
-        """Return the step with a decision that waits because of a refusal by the API server."""
+        """Return this step with its decision replaced: the run waits, because the API server refused a request."""
 
 
 R = TypeVar("R", bound=RunResource)
@@ -88,8 +89,8 @@ M = TypeVar("M")
 class RunKind(Protocol[R, S, M]):
     """The steps of a reconcile that differ between the kinds of runs. The coroutines raise KubeError.
 
-    - `remembered`: status fields to store, because the next action depends on them.
-    - `counted`: status fields to store when the run ends. They are only shown.
+    - `remembered`: status fields to store in the state, because later actions depend on them.
+    - `counted`: status fields to store in the state when the run ends, only so that the status can be restored.
     - `finalizer`: the finalizer of runs that must finish some work before they are deleted.
     - `memory`: creates the empty memory of a run.
     """
@@ -106,8 +107,8 @@ class RunKind(Protocol[R, S, M]):
         """Gather facts and decide; with `live`, read from the API server instead of caches."""
 
     async def remember(self, step: S, status: JsonObject) -> JsonObject:
-        """Create or change the objects that must exist before the state is stored. Returns fields that the state has in
-        addition to the status fields."""
+        """Create or change the objects that must exist before the state is stored. Returns further fields to store in
+        the state."""
 
     async def follow_up(self, session: RunSession[M], step: S) -> None:
         """Carry out the steps of the decision that must come after the state has been stored."""
@@ -153,8 +154,8 @@ class RunReconciler(Generic[R, S, M]):
         return ENDED_SECONDS if found is None else await self._show(session, *found, run)
 
     async def _show(self, session: RunSession[M], step: S, before: RunState, run: R) -> float | None:
-        """Store the state, follow up and publish. Returns the seconds until the next reconcile, None if the run no
-        longer exists."""
+        """Store the state, call `follow_up`, and publish the status. Returns the seconds until the next reconcile, None
+        if the run no longer exists."""
         now = self._context.clock.wall()
         status = self._kind.project(session, step, now)
         try:
@@ -202,7 +203,7 @@ class RunReconciler(Generic[R, S, M]):
         return again
 
     def _final_status(self, run: R, state: RunState) -> JsonObject:
-        """The status of an ended run; rebuilt from the state if the status was lost or the object was recreated."""
+        """The status of an ended run, rebuilt from the state if the status was lost or the object was recreated."""
         if "conditions" in state.facts:
             return renew_final_status(run.status, run.metadata.generation)
         decision = RunDecision(state.facts["phase"], state.reason, state.message)
@@ -215,9 +216,9 @@ class RunReconciler(Generic[R, S, M]):
     ) -> tuple[S, RunState] | None:
         """Decide and act; a refusal by the API server becomes an obstacle.
 
-        A decision to start or end a run is made again from live reads. The second decision counts, even if it is to
-        start the run instead of ending it. Returns the step and the stored state that it used; None if the object no
-        longer exists or another operator has ended the run.
+        A decision to start or end a run is made a second time, from live reads. The second decision counts, even if it
+        is a different one. Returns the step and the stored state that it used; None if the object no longer exists or
+        another operator has ended the run.
         """
         step = await self._kind.decided(session, body, run, live=False)
         report_changes(self._context.events, step)
@@ -256,7 +257,8 @@ class RunReconciler(Generic[R, S, M]):
         if act is Act.DELETE:
             await store.delete(kind_of(child), child)
             return
-        # Replace, do not apply: a Job's template is immutable, and this operator version might render a different one.
+        # Replace, do not apply: a Job's template is immutable, and this operator version might render a different
+        # template.
         found = await read_live(store, step.body, JOB, key_of(child)[1])
         if found is not None:
             spec = {**found["spec"], "suspend": True}
@@ -264,7 +266,8 @@ class RunReconciler(Generic[R, S, M]):
 
 
 def report_changes(events: EventRecorder, step: Step) -> None:
-    """Report changes by other clients to a Job or application; reverting the changes would make it run again."""
+    """Report changes by other clients to a Job or SparkApplication. They are not reverted, because this would start
+    another execution."""
     if step.child is None or step.decision.is_final:
         return
     metadata = step.child["metadata"]
@@ -299,9 +302,9 @@ async def _create(store: Store, owner: JsonObject, children: RunChildren) -> Non
             await require_ours(store, owner, child)
     for child in children.applied:
         await require_ours(store, owner, child)
-        await store.kube.apply(child)  # not through the store, because no watch covers this object
+        await store.kube.apply(child)  # not through the store, because this object's kind is not watched
     try:
         store.learn(kind_of(children.run), await store.kube.create(children.run))
     except KubeConflictError:
         await require_ours(store, owner, children.run)
-        raise  # the child is ours and was created a moment ago; the next reconcile finds it
+        raise  # the child is ours and was created a moment ago: the next reconcile finds the child

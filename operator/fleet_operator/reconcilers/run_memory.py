@@ -1,8 +1,7 @@
-"""The stored state of runs, which decisions use instead of the status.
-
-The state is in the run's own OperatorState. The end of a run is also in the OperatorState of its ConsumerGroup, which
-outlives the run's object. Both OperatorStates are read live before an irreversible action.
-Decision: docs/decisions/0054-run-memory.md.
+"""The stored state of runs, which decisions use instead of the status. The state is stored in the run's own
+OperatorState. The end of a run is also stored in its ConsumerGroup's OperatorState, which remains when the run's object
+is deleted. Both OperatorStates are read live before an irreversible action. Decision:
+docs/decisions/0054-run-memory.md.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -51,7 +50,7 @@ class RunMemory:
         if state.digest != digest_of(run):
             state = RunState()  # the state was stored for a namesake with a different spec
         entry = find_entry(self._context, run)
-        # After a retry, the group's state still has the former failure until the run ends again.
+        # After a retry, the group's state still has the previous failure until the run ends again.
         if not state.is_final and entry is not None and entry.is_final and state.retries <= entry.retries:
             facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
             state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
@@ -84,10 +83,11 @@ class RunMemory:
             await self._record_entry(run, state)
 
     async def keep_end(self, body: JsonObject, run: RunResource, state: RunState, *, leaves: bool = False) -> None:
-        """Store the end of a run in both the run's own state and the group's state, if either lacks it. Raises
-        KubeError and StateTakenError.
+        """Store the end of a run in the run's own state and in the group's state, unless both have it. Raises KubeError
+        and StateTakenError.
 
-        `leaves`: the run and its own state are about to be deleted, so its end is stored even in a full group's state.
+        `leaves`: the run and its own state are about to be deleted, so the end is stored even if the group's state is
+        full.
         """
         if not self._context.states.is_own(body):
             stored = self._context.states.read(body, RunState)
@@ -100,8 +100,8 @@ class RunMemory:
             await self._record_entry(run, state)
 
     def _lives_in(self, group: Key) -> Callable[[RunEntry], bool]:
-        """Return a function that tests whether the object of an entry exists. It is called for each entry of a group's
-        state, not for each of the group's runs, because there may be thousands of runs."""
+        """Return a predicate: True if the object of an entry exists. The predicate is called for each entry of a
+        group's state, and not for each of the group's runs, because there may be thousands of runs."""
         caches = {kind.kind: self._context.store.cache(kind) for kind in RUNS}
 
         def lives(entry: RunEntry) -> bool:
@@ -160,7 +160,8 @@ OUTLINE: Final = ("phase", "reason", "message", "finishedAt", "failedTopicId", "
 
 
 def outline_of(state: JsonObject) -> Mapping[str, Any]:
-    """The facts in a run's OperatorState that other runs of its group need; if the state is unreadable, the reason."""
+    """The facts in a run's OperatorState that other runs of its group need, or the reason why the state is
+    unreadable."""
     content = state.get("data")
     try:
         known = read_state(RunState, content if isinstance(content, dict) else {}, state["metadata"]["name"]).facts
@@ -171,7 +172,7 @@ def outline_of(state: JsonObject) -> Mapping[str, Any]:
 
 def runs_of(context: Context, kind: Kind, group: Key) -> list[tuple[RunSummary, Mapping[str, Any]]]:
     """A group's runs of one kind, the oldest first, each with the outline of its state. Only cached summaries are read,
-    because anybody may create any number of runs, and each reconcile goes through all of them."""
+    because anybody may create any number of runs, and each reconcile iterates over all of them."""
     states, found = context.store.cache(OPERATOR_STATE), context.store.cache(kind).summaries_having(group)
     known = [(run, states.summary_of((key[0], state_name(kind, key[1]))) or {}) for key, run in found]
     unreadable = [place for place, (_, outline) in enumerate(known) if outline.get("reason") == STATE_UNREADABLE]

@@ -1,6 +1,5 @@
-"""One session per run: data that this process has about the run in addition to the stored state.
-
-A session is dropped with its object. A new process starts without sessions and asks Kafka again.
+"""One session per run: in-memory data about the run, in addition to the stored state. A session is dropped when its
+object is deleted. A new process starts without sessions and reads from Kafka again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,14 +18,14 @@ M = TypeVar("M")
 T = TypeVar("T")
 
 ASK_SECONDS: Final = 4.0
-"""Shortest pause in seconds between a read from Kafka for a run and the next read."""
+"""Shortest pause in seconds between two reads from Kafka for one run."""
 
 
 @dataclass(slots=True)
 class RunSession(Generic[M]):
-    """Data that this process has about one run. Used on the event loop only.
+    """In-memory data about one run. Used on the event loop only.
 
-    - `memory`: results of the kind's reads and steps; `make_memory` creates an empty memory.
+    - `memory`: results of reads and steps, of a type that depends on the kind; `make_memory` creates an empty memory.
     - `ended_at`: time of the run's end or, if this process did not see the end, of its first reconcile of the ended run
       (monotonic seconds).
     - `settled`: the clean-up after the ended run is done.
@@ -81,16 +80,17 @@ class RunSession(Generic[M]):
     def seconds_left(self, run: RunResource, ttl_seconds: int) -> float:
         """Seconds until an ended run may be deleted; 0 or less means now.
 
-        A process that saw the end measures the time since then; a later process uses the stored time of the end.
-        Therefore a run whose end this process saw is never deleted early, even if the wall clock jumps ahead. If the
-        wall clock jumps back, stored ends are in the future, and a deletion is delayed by the whole TTL at most.
+        A process that saw the run's end measures the time since then with the monotonic clock; a later process uses the
+        stored time of the end. Therefore a run whose end this process saw is never deleted early, even if the wall
+        clock jumps ahead. If the wall clock jumps back, a stored time may be in the future; this delays a deletion by
+        at most the TTL.
         """
         left = ttl_seconds - self.since_end()
         finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))
         if self.saw_end or finished is None:
             return left
         if created is not None and created < self.clock.wall():
-            finished = max(finished, created)  # a recreated object of an ended run stays for the whole TTL
+            finished = max(finished, created)  # a recreated object of an ended run is kept for the whole TTL
         return min(left, finished + ttl_seconds - self.clock.wall())
 
 
@@ -101,7 +101,7 @@ class RunSessions(Generic[M]):
         self._sessions: dict[Key, RunSession[M]] = {}
 
     def open(self, key: Key, uid: str) -> RunSession[M]:
-        """The session of an object; a new one if the object has replaced a namesake."""
+        """The session of an object; a new session if the object has replaced a namesake."""
         session = self._sessions.get(key)
         if session is None or session.uid != uid:
             make = partial(Background, "/".join(key), self._clock, self.tasks, partial(self._again, key), FAILURES)

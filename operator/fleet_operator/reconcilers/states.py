@@ -1,13 +1,12 @@
-"""Reads and writes OperatorStates. Each object about which the operator must remember something has one OperatorState.
-
-The operator is their only writer and puts each write into the cache, so the cache has the latest version. A write is
-conditional on that version and on the content that the decision used. The second condition is needed for a leader that
-was suspended: its cache may have received its successor's state while it still acts on an older decision. Such a leader
-gets a conflict and decides again.
+"""Reads and writes OperatorStates. Each object for which the operator must store a state has one OperatorState. The
+operator is the only writer and puts each write into the cache, so the cache has the latest version. A write succeeds
+only if this version, and the content that the decision used, are still current. The condition on the content is needed
+for a leader process that was suspended: its cache may have received its successor's state while it still acts on an
+older decision. Such a process gets a conflict and decides again.
 
 A state is owned by its object and deleted with it. An object that replaces a namesake within FORMER_SECONDS, as with
-`kubectl replace --force`, takes over the namesake's state if both are for the same Kafka group.
-Decision: docs/decisions/0052-operator-states.md.
+`kubectl replace --force`, inherits the namesake's state if both are for the same Kafka group. Decision:
+docs/decisions/0052-operator-states.md.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +24,13 @@ from fleet_operator.runtime.cache import Key, key_of
 from fleet_operator.runtime.store import Store
 
 FORMER_SECONDS: Final = 60.0
-"""Time that the state of a deleted object is kept in memory for an object that replaces it."""
+"""Time for which a deleted object's state is kept in memory, for an object of the same name that replaces it."""
 
 S = TypeVar("S")
 
 
 class StateTakenError(Exception):
-    """An OperatorState that belongs to another owner has the name of the state that the operator wants to write."""
+    """The OperatorState that the operator wants to write exists and belongs to another owner."""
 
 
 def state_name(kind: Kind, name: str) -> str:
@@ -55,7 +54,7 @@ class States:
         return read_state(model, self._content(owner), state_key(owner)[1])
 
     def is_own(self, owner: JsonObject) -> bool:
-        """True if an object has a state that was written for it, not for a namesake."""
+        """True if an object has a state that was written for this object, not for a namesake."""
         found = self.store.get(OPERATOR_STATE, state_key(owner))
         return found is not None and has_owner(found, owner["metadata"]["uid"])
 
@@ -72,7 +71,7 @@ class States:
 
     async def save(self, owner: JsonObject, state: S, *, before: S | None) -> None:
         """Write the state of an object. `before`: the state that the decision used, or None if it used no state. Raises
-        StateTakenError, and KubeError: KubeConflictError if another process has written the state meanwhile."""
+        StateTakenError, and KubeError: KubeConflictError if another process has written the state since then."""
         address = state_key(owner)
         found = self.store.get(OPERATOR_STATE, address)
         self._require_ours(found, owner)
@@ -99,7 +98,7 @@ class States:
             return False
 
     def drop_state(self, kind: Kind, key: Key) -> None:
-        """Keep the state of a deleted object in memory, for an object that replaces it."""
+        """Keep a deleted object's state in memory, for an object of the same name that replaces it."""
         now = self.clock.monotonic()
         for address in [each for each, (_, gone_at) in self._former.items() if now - gone_at >= FORMER_SECONDS]:
             del self._former[address]
@@ -113,7 +112,7 @@ class States:
             found, gone_at = self._former.get((kind_of(owner), key_of(owner)), (None, 0.0))
             if found is None or self.clock.monotonic() - gone_at >= FORMER_SECONDS:
                 return {}
-        # A ConsumerGroup may own a state adopted from a namesake, so ownership proves nothing about the Kafka group.
+        # A ConsumerGroup may own a state that it adopted from a namesake, which may have had another Kafka group.
         own = has_owner(found, owner["metadata"]["uid"]) and kind_of(owner) != CONSUMER_GROUP
         if not own and not self._may_inherit(found, owner):
             return {}
@@ -124,8 +123,8 @@ class States:
         """True if this object inherits a namesake's state.
 
         A recreated KafkaCluster does not inherit the state of the deleted one, because users recreate a KafkaCluster to
-        make the operator accept another Kafka cluster. It inherits a state without an owner, for example from a backup.
-        A ConsumerGroup for another Kafka group inherits nothing, and neither do its runs.
+        make the operator accept another Kafka cluster. A KafkaCluster does inherit a state without an owner, for
+        example from a backup. A ConsumerGroup for another Kafka group inherits no state, and neither do its runs.
         """
         if kind_of(owner) == KAFKA_CLUSTER:
             return not _references(state)
@@ -167,7 +166,7 @@ def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
     """True if all owners of a state are former objects with the kind and name of `owner`.
 
     Deletions with `--cascade=orphan` and restored backups leave states without an owner. Such a state belongs to the
-    object that it is named after, but a ConsumerGroup gets it only if it adopts the former fleet.
+    object with the matching name, but a ConsumerGroup gets the state only by adopting the former fleet.
     """
     mine = (owner["kind"], owner["metadata"]["name"])
     references = _references(state)

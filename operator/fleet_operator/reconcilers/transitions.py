@@ -36,8 +36,8 @@ ON_THE_WAY: Final = frozenset(
         conditions.EXPIRY_ALLOWED,
     }
 )
-"""Reasons of conditions that are not good yet, or deliberately not good (as in a suspended group). They cause no
-Warning."""
+"""Reasons of conditions that are not good yet, or deliberately not good (as in a suspended group). These reasons cause
+no Warning."""
 
 ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
 """Conditions that cause an Event when they become good, even if no Warning preceded it."""
@@ -52,9 +52,9 @@ class Transition(NamedTuple):
 def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
     """Find the conditions that became good or bad, or are bad for another reason.
 
-    A change to Unknown is no transition. A change from Unknown to good is recorded only for Ready. If several
-    conditions of the object have the same reason and message, only one Event is recorded. During an outage of Kafka,
-    thousands of groups record Events, so there must be few for each group.
+    A change to Unknown is not a transition. A change from Unknown to good is recorded only for Ready. If several
+    conditions of the object have the same reason and message, only one Event is recorded, because thousands of groups
+    record Events during an outage of Kafka.
     """
     known, told = {c["type"]: c for c in before.get("conditions", ())}, set[tuple[str, str]]()
     found = [
@@ -73,12 +73,12 @@ def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
             continue
         is_good = condition["status"] == good
         if not is_good and condition["reason"] in ON_THE_WAY and (not old or old.get("reason") in ON_THE_WAY):
-            continue  # progress of a new object, which the Events of its children show
+            continue  # progress of a new object, which its children's Events already show
         was_bad = old.get("status") in {"True", "False"} - {good}
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
         if is_good and old.get("reason") in ON_THE_WAY and condition["type"] not in ALWAYS_TOLD:
-            continue  # no Warning preceded, and a thousand new groups must not record all their conditions
+            continue  # there was no Warning before, and a thousand new groups must not record all their conditions
         cause = (condition["reason"], condition["message"])
         if cause in told:
             continue
@@ -90,8 +90,8 @@ def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
 
 
 def _lagging_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
-    """The transition of a fleet that falls behind although it is not at a limit that its user set. A fleet at such a
-    limit causes no Event, because users set limits on purpose."""
+    """The transition of a fleet that falls behind without being at a limit that its user set. A fleet at a user's limit
+    causes no Event, because users set limits on purpose."""
     was, now = (
         conditions.find_condition(status.get("conditions") or (), conditions.SCALING_LIMITED) or {}
         for status in (before, after)
@@ -107,8 +107,8 @@ GROUP_DEAD: Final = "GroupDead"
 def _group_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
     """The transitions of a Kafka group to Dead: the group no longer exists, and its offsets are lost.
 
-    Other states of the group cause no Event here: rebalances are routine, a rebalance that takes too long is a reason
-    of Degraded, and a group that cannot be observed is a reason of ClusterReachable.
+    Other states of the group cause no Event here. Rebalances are routine; a rebalance that takes too long is a reason
+    of Degraded; a group that cannot be observed is a reason of ClusterReachable.
     """
     known = {(entry["to"], entry["at"]) for entry in before.get("transitions") or ()}
     return [
@@ -159,7 +159,7 @@ def _coordinator_transitions(before: JsonObject, after: JsonObject) -> list[Tran
 
 
 def _expired_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
-    """The transition of a group that lost more records because they were deleted while they waited for a retry."""
+    """The transition of a group that lost further records, which were deleted while they waited for a retry."""
     old, new = (status.get("retry") or {} for status in (before, after))
     lost = new.get("expired", 0) - old.get("expired", 0)
     if lost <= 0:

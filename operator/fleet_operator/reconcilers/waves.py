@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 DEADLINE_CHECK_SECONDS: Final = 15.0
 FIRST_ROUND_SECONDS: Final = 120.0
-"""Longest time that a new process waits for the first reconcile of every group before it starts upgrades. Only these
-reconciles show which groups are healthy and which groups must be upgraded first."""
+"""Longest time for which a new process waits, before it starts upgrades, until every group has been reconciled once.
+Only these reconciles show which groups are healthy and which groups must be upgraded first."""
 FIRST_ROUND: Final = Problem(
     conditions.WAITING_FOR_WAVE, "the operator has just started: upgrades begin when it has reconciled all groups once"
 )
 
 
 class Waves:
-    """The upgrade slots of all groups of one operator. Used on the event loop only. When slots become free, only as
-    many waiting groups are queued as there are free slots."""
+    """The upgrade slots of all groups of one operator. Used on the event loop only. When slots become free, only one
+    waiting group is queued for each free slot."""
 
     def __init__(self, context: Context) -> None:
         settings = context.settings
@@ -46,10 +46,10 @@ class Waves:
         self._metrics = context.metrics
         self._generations: dict[Key, int | None] = {}  # metadata.generation of each group when last recorded
         self._unheard: set[Key] | None = (
-            None  # groups of the first round that are not recorded yet; None before the first round
+            None  # groups that have not been reconciled in the first round; None before it begins
         )
         self._first_round_until = 0.0  # monotonic
-        self._told: set[Key] = set()  # groups whose status shows that they wait for the end of the first round
+        self._told: set[Key] = set()  # groups whose status says that they wait for the end of the first round
         self.off = settings.max_concurrent_rollouts == 0
         if self.off:
             return
@@ -57,7 +57,8 @@ class Waves:
         context.background_tasks.append(self.keep_time)
 
     async def keep_time(self) -> None:
-        """If a group has held up other groups for too long, let them continue, and record an Event. Never returns."""
+        """If a group has delayed other groups for too long, let the others continue, and record an Event. Never
+        returns."""
         context = self._context
         while True:
             await asyncio.sleep(DEADLINE_CHECK_SECONDS)
@@ -73,7 +74,7 @@ class Waves:
                 self._wake()
 
     def slot(self, body: JsonObject, key: Key, state: UpgradeState) -> Slot:
-        """Return the slot of a group. `state` is the group's upgrade state. A slot that permits a change is occupied
+        """Return a group's upgrade slot. `state` is the group's upgrade state. A slot that permits a change is occupied
         until `record_group` or `release` is called."""
         self._begin_first_round()
         if not self.off and self._generations.get(key) != body["metadata"].get("generation"):
@@ -90,7 +91,7 @@ class Waves:
         self._ledger.release(key)
 
     def record_group(self, body: JsonObject, key: Key, status: RolloutStatus) -> None:
-        """Record the result of a group's reconcile, and queue the groups that may therefore start an upgrade."""
+        """Record the result of a group's reconcile, and queue the groups that this allows to start an upgrade."""
         if self.off:
             return
         self._begin_first_round()
@@ -99,7 +100,7 @@ class Waves:
         if self._heard(key) or changed:
             self._wake()
             if self._ledger.slot_alone(key).begins:
-                self._queue.add(key)  # its fleet has no workers and is outdated, so its upgrade may start at once
+                self._queue.add(key)  # the fleet has no workers and is outdated, so its upgrade may start now
 
     def drop_group(self, key: Key) -> None:
         """Drop a group from the ledger, because it is being deleted or cannot be read."""
@@ -109,7 +110,8 @@ class Waves:
             self._wake()
 
     def _begin_first_round(self) -> None:
-        """Begin the first round at the first reconcile, because the caches are filled by then."""
+        """Begin the first round, if it has not begun. The first reconcile calls this, because the caches are filled by
+        then."""
         if self._unheard is None:
             self._unheard = set(self._context.store.cache(CONSUMER_GROUP).keys())
             self._first_round_until = self._context.clock.monotonic() + FIRST_ROUND_SECONDS

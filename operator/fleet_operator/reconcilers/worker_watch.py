@@ -1,8 +1,7 @@
 """Reads the reports of all main and retry workers in the background; the workers of a large group are asked in rounds.
-
-A reconcile never waits for a worker: it uses the last answer. A task asks workers periodically, and more often while
-records wait in Kafka or a report shows a problem. A changed or expired answer queues the group. Workers are asked less
-often if there are many of them, or if they do not answer.
+A reconcile never waits for a worker, but uses its last answer. A background task asks workers periodically, and more
+often while records wait in Kafka or a report shows a problem. A changed or expired answer queues the group. Workers are
+asked less often if there are many of them, or if they do not answer.
 """
 
 import asyncio
@@ -21,25 +20,25 @@ from fleet_operator.runtime.cache import Key
 
 FRESH_SECONDS: Final = 10.0
 CALM_SECONDS: Final = 60.0
-"""Interval between rounds of a fleet while none of its records wait and none of its reports show a problem."""
+"""Interval in seconds between rounds of a fleet while no records wait in Kafka and no report shows a problem."""
 ASKED_PER_SECOND_MAX: Final = 50
-"""Largest average number of workers that are asked per second in all fleets that are asked often. If these fleets have
-too many workers for that, each worker is asked less often, but at least once every SLOWEST_SECONDS."""
+"""Largest average number of workers per second that are asked in all fleets that are asked often. If these fleets have
+too many workers, the interval between rounds grows, up to SLOWEST_SECONDS."""
 SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
-"""Longest pause before a worker that did not answer is asked again. It may never answer, for example if the operator
-runs outside the pod network. The first pause is FRESH_SECONDS, and each further pause is twice as long."""
+"""Longest pause before a worker that did not answer is asked again. A worker may never answer, for example if the
+operator runs outside the pod network. The first pause is FRESH_SECONDS, and each further pause is twice as long."""
 CALLS_AT_ONCE_MAX: Final = 32
 NAMESPACE_CALLS_MAX: Final = 16
 """Largest number of concurrent calls to the workers of one namespace; CALLS_AT_ONCE_MAX limits the calls to workers of
 all namespaces. A call to a worker that does not answer takes two seconds."""
 KEPT_SECONDS: Final = 60.0
 CALM_KEPT_SECONDS: Final = 150.0
-"""Time in seconds for which a worker's last answer counts; in fleets that are asked often, this is KEPT_SECONDS. In
-large fleets, whose workers are asked less often, answers count longer."""
+"""Time in seconds for which a worker's last answer is valid; in fleets that are asked often, this is KEPT_SECONDS. In
+large fleets, whose workers are asked less often, answers are valid for longer."""
 ROUNDS_KEPT: Final = 2
-"""An answer expires at the earliest after each worker of its fleet could be asked this many times."""
+"""An answer is valid at least until each worker of the fleet could have been asked this many times."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
 """Largest number of rounds needed to ask every worker of a group once. A round asks up to ASKED_MAX workers, or more if
@@ -57,7 +56,8 @@ class _Address(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """A worker's report, the time of its request, and the earliest time at which it expires (monotonic seconds)."""
+    """A worker's report, the time of the request, and the earliest time at which the report expires (monotonic
+    seconds)."""
 
     said: WorkerObservation
     at: float
@@ -72,7 +72,8 @@ class _Fleet:
     """The state of one group: its workers' last answers, the times of the last requests, and the time of the next round
     (monotonic seconds).
 
-    - `pauses`: for each worker that did not answer, the least number of seconds between its last and next request.
+    - `pauses`: for each worker that did not answer, the minimum number of seconds between the last and the next
+      request.
     - `closely`: the workers are asked often.
     """
 
@@ -85,8 +86,8 @@ class _Fleet:
     asking: asyncio.Task[None] | None = None
 
     def kept_s(self, interval: float) -> float:
-        """Seconds for which an answer counts. `interval`: seconds between rounds. An answer counts for several rounds,
-        because a worker of a large group is not asked in each round."""
+        """Seconds for which an answer is valid. `interval`: seconds between rounds. An answer is valid for several
+        rounds, because a worker of a large group is not asked in each round."""
         rounds = -(-len(self.living) // _at_once(len(self.living)))
         return max(KEPT_SECONDS if self.closely else CALM_KEPT_SECONDS, ROUNDS_KEPT * rounds * interval)
 
@@ -96,7 +97,7 @@ class _Fleet:
         self.pauses = {each: pause for each, pause in self.pauses.items() if each in living}
 
     def next_round(self, now: float) -> list[_Address]:
-        """The workers to ask in the next round: those whose last request is the longest ago."""
+        """The workers to ask in the next round: those that have not been asked for the longest time."""
         asked = {each: self.asked_at.get(each, float("-inf")) for each in self.living}
         due = [each for each, at in asked.items() if at + self.pauses.get(each, 0.0) <= now]
         return sorted(due, key=lambda each: (asked[each], each))[: _at_once(len(self.living))]
@@ -195,8 +196,9 @@ class WorkerWatch:
             self._changed(group)
 
     async def _ask_worker(self, namespace: str, fleet: _Fleet, each: _Address) -> bool:
-        """Ask a worker as soon as the limits of concurrent calls allow it; return True if its answer has changed."""
-        # The namespace's permit is acquired first, so that calls to one namespace cannot occupy all permits for calls.
+        """Ask a worker, within the limits of concurrent calls; return True if the worker's answer has changed."""
+        # The namespace's semaphore is acquired first, so that calls to one namespace cannot occupy the semaphore of all
+        # calls.
         share = self._shares.setdefault(namespace, asyncio.Semaphore(NAMESPACE_CALLS_MAX))
         async with share, self._calls:
             at = self._clock.monotonic()
@@ -207,7 +209,7 @@ class WorkerWatch:
         fleet.asked_at[each] = at
         if answer is None:
             fleet.pauses[each] = pause = min(SILENT_SECONDS, 2 * fleet.pauses.get(each, FRESH_SECONDS / 2))
-            if before is None:  # the worker may have just started and may not listen yet, so ask it soon again
+            if before is None:  # the worker may have just started and may not listen yet, so ask again soon
                 fleet.due_at = min(fleet.due_at, at + pause)
             return False
         fleet.pauses.pop(each, None)

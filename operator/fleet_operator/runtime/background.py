@@ -1,4 +1,4 @@
-"""Runs background tasks of one object. Reconciles of the object never wait for these tasks.
+"""Runs background tasks of one object, so that its reconciles never wait for slow actions on Kafka.
 
 A reconcile starts a task. The object is queued again when the task ends, and the next reconcile reads the result.
 """
@@ -14,7 +14,7 @@ from fleet_consumer.clock import Clock
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 10.0
-"""Pause between two tasks of the same name. It is in memory only, so a new process may start a task at once."""
+"""Pause between two tasks of the same name. Pauses are kept in memory only: a new process starts without pauses."""
 
 
 class Tasks:
@@ -37,8 +37,9 @@ class Tasks:
 class Background:
     """The background tasks of one object. At most one task of each name runs at a time. Used on the event loop only.
 
-    A pause follows each task, even a successful one, because the next task relies on an observation, which may be
-    older than that task. `again` queues the object; after one of the expected `failures`, a later task may succeed.
+    A pause follows each task, even a successful task: the next task relies on an observation, which may have been made
+    before the previous task. `again` queues the object. After an error of a class in `failures`, a later task may
+    succeed.
     """
 
     name: str
@@ -62,9 +63,9 @@ class Background:
         after_failure: float = PAUSE_SECONDS,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
-        """Start a task, unless one of this name is running or the pause after the last one is not over. The task is
-        cancelled after `seconds`. The next pause is `pause` after a success, `after_failure` after a failure. A failure
-        is passed to `failed` if that is set, and logged otherwise."""
+        """Start a task, unless a task of this name is running, or the pause after the previous task has not ended. The
+        task is cancelled after `seconds`. The next pause is `pause` after a success, `after_failure` after a failure. A
+        failure is passed to the function `failed` or, without `failed`, logged."""
         if work in self._running:
             return
         left = self._pauses.get(work, 0.0) - self.clock.monotonic()
@@ -95,7 +96,7 @@ class Background:
         task.add_done_callback(self.tasks.running.discard)
 
     def _come_back(self, work: str, seconds: float) -> None:
-        """Queue the object at the end of the pause, because perhaps no other event will queue it."""
+        """Queue the object at the end of the pause, because no other event may queue it."""
 
         def over() -> None:
             self.tasks.timers.discard(self._returns.pop(work))

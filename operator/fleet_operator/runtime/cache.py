@@ -1,14 +1,13 @@
 """Caches of Kubernetes objects, one for each watched kind. Used on the event loop only.
 
-Three writers feed a cache: the watch, the operator's own writes, and the periodic sweep. The operator's own writes are
-included so that a reconcile sees the writes of the previous reconcile even if the watch is late. The writers race, so
-the newer resourceVersion wins; Kubernetes 1.35 guarantees that resourceVersions compare as integers within a kind
-(KEP-5504).
+Three writers feed a cache: the watch, the operator's own writes, and the periodic sweep. Because of the operator's own
+writes, a reconcile sees the writes of the previous reconcile even if the watch is late. The writers race, so the newer
+resourceVersion wins; Kubernetes 1.35 guarantees that resourceVersions compare as integers within a kind (KEP-5504).
 
 A watch also reports DELETED for an object that lost the label by which the watch selects, and the same object may get
-the label again. Therefore a deletion is remembered with its resourceVersion. An event older than the deletion is late
-and is ignored. Any other event shows that the object exists, because a deleted object is never reported at the version
-of its deletion or a later version.
+the label again. Therefore a deletion is remembered with its resourceVersion. A late event, which is older than the
+deletion, is ignored. Any other event shows that the object exists, because after its deletion an object is never
+reported with the deletion's version or a later version.
 
 A watch can miss a deletion permanently, because after a 410 it lists again and reports only existing objects. A sweep
 compares the cache with a list, and drops objects that are missing from the list and no newer than the list.
@@ -29,13 +28,14 @@ Key = tuple[str, str]
 """Namespace and name."""
 
 TOMBSTONES_MAX: Final = 4096
-"""Maximum number of remembered deletions. Each matters only for the seconds by which a watch event can be late."""
+"""Maximum number of remembered deletions. A deletion must be remembered only for seconds, until late watch events have
+arrived."""
 ABSENT_MAX: Final = 100_000
 """Maximum number of keys that are remembered as absent: enough for several keys of each of many thousands of owners."""
 
 
 class Change(Enum):
-    """Effect of an event on the cache."""
+    """Effect of an event on the cached object."""
 
     NEW = "new"
     SPEC = "spec"
@@ -53,18 +53,20 @@ def version_of(body: JsonObject) -> int:
 
 
 def _essence(body: JsonObject) -> bytes:
-    """Digest of the fields that readers act on, without the status. If it changes, the change is `Change.SPEC`."""
+    """Digest of the fields that reconciles act on, without the status. A change of this digest counts as
+    `Change.SPEC`."""
     metadata = body["metadata"]
     parts = [metadata.get(name) for name in ("uid", "generation", "labels", "annotations", "deletionTimestamp")]
     return hashlib.blake2b(json_text.canonical([*parts, body.get("data")]), digest_size=16).digest()
 
 
 Dependents = Callable[[JsonObject, Callable[[Kind], "ObjectCache"]], Iterable[tuple[Kind, Key]]]
-"""Returns the keys to reconcile, with their kinds, for a changed object. Its second argument returns a kind's cache."""
+"""A function that returns the keys to reconcile, with their kinds, for a changed object. Its second argument is a
+function that returns the cache of a kind."""
 
 
 class _Entry(NamedTuple):
-    """A cached object: identity, digest (`_essence`), the values by which it is found, its summary, and its JSON."""
+    """A cached object: uid and version, digest (`_essence`), index values, summary, and JSON."""
 
     uid: str
     version: int
@@ -78,12 +80,12 @@ class _Entry(NamedTuple):
 class WatchedKind:
     """Registration of a kind that is watched and cached.
 
-    - `selector`: the label selector of the watch; `view`: the fields of each object that are kept.
-    - `index` returns a value by which an object is found, or None; an object's value must never change. `references`
-      returns further values by which an object is found; they may change.
-    - `summary` returns facts about an object that are needed too often to parse the object each time.
-    - `on_status`: a change of only the status also causes reconciles.
-    - `apart`: reconciles of other kinds work without this kind.
+    - `selector`: the label selector of the watch; `view`: the fields that are kept of each object.
+    - `index` returns the index value of an object, which must never change, or None. `references` returns further index
+      values of an object, which may change.
+    - `summary` returns facts that are read so often that parsing the object each time would be too slow.
+    - `on_status`: a change of the status alone also causes reconciles.
+    - `apart`: reconciles of other kinds do not need this kind.
     """
 
     kind: Kind
@@ -99,15 +101,16 @@ class WatchedKind:
 
 @dataclass(slots=True)
 class ObjectCache:
-    """All objects of one kind that the watch selects, trimmed to the view; found by key, index or reference.
+    """The objects of one kind that the watch selects, trimmed to the view, and indexed by key, index value and
+    reference.
 
-    Objects are kept as JSON text, one block of memory each, which takes a third of the memory of dicts. Parsing takes
-    only a hundredth of the time of a reconcile, so each reader gets its own copy.
+    Each object is kept as one JSON text, which takes a third of the memory of dicts. Parsing takes only a hundredth of
+    a reconcile's time, so each reader gets its own copy.
     """
 
     watched: WatchedKind
     followers: list[Callable[[Key, JsonObject | None], None]] = field(default_factory=list)
-    """Functions to call with the key and the body of each changed object; the body is None after a deletion."""
+    """Functions that are called with the key and the body of each changed object; the body is None after a deletion."""
     _objects: dict[Key, _Entry] = field(default_factory=dict)
     _indexed: dict[Hashable, set[Key]] = field(default_factory=dict)
     _gone: dict[str, int] = field(default_factory=dict)  # version of the deletion, keyed by uid
@@ -143,10 +146,10 @@ class ObjectCache:
         return [_unpacked(self._objects[key]) for key in self.keys_having(value)]
 
     def record_absent(self, key: Key) -> None:
-        """Remember that a live read found no object with this key, until an event for the key arrives. A DELETED event
-        counts too, because the object may have lost only its label."""
+        """Until an event for this key arrives, remember that a live read found no object. A DELETED event counts too:
+        the object may exist and only have lost its label."""
         if len(self._absent) >= ABSENT_MAX:
-            self._absent.clear()  # each key then costs one more read
+            self._absent.clear()  # each forgotten key costs one more live read
         self._absent.add(key)
 
     def is_absent(self, key: Key) -> bool:
@@ -181,8 +184,8 @@ class ObjectCache:
         return Change.SPEC if known.essence != entry.essence else Change.STATUS
 
     def remove(self, key: Key, uid: str, version: int) -> Change:
-        """Record that the object with this uid no longer existed at `version`. An object with the same key and another
-        uid stays in the cache, and so does this object if a newer version of it is cached."""
+        """Record that the object with this uid no longer existed at `version`. An object with the same key but another
+        uid stays in the cache. So does a newer version of this object."""
         self._absent.discard(key)
         self._gone[uid] = max(version, self._gone.pop(uid, 0))
         while len(self._gone) > TOMBSTONES_MAX:
@@ -208,8 +211,8 @@ class ObjectCache:
             if namespace in (None, key[0]) and entry.uid not in living and entry.version <= listed_version
         }
         for key, entry in missing.items():
-            # Recorded just after the cached version, not at `listed_version`, because the object may have lost only its
-            # label, and exist at a version between them.
+            # The deletion is recorded just after the cached version, not at `listed_version`. The object may have lost
+            # only its label, and its present version may be between the two.
             self.remove(key, entry.uid, entry.version + 1)
         return {key: _unpacked(entry) for key, entry in missing.items()}
 

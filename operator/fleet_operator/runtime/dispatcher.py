@@ -1,4 +1,4 @@
-"""Runs tasks that take keys from the work queue and reconcile them.
+"""Runs worker tasks that take keys from the work queue and reconcile them.
 
 A reconcile returns the seconds after which the key is due again, or None if only an event makes it due. If it raises an
 error, the key is retried with backoff. Each key is reconciled by one worker at a time; different keys are reconciled
@@ -21,7 +21,8 @@ from fleet_operator.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 10.0
-"""Maximum wait of `stop` for running reconciles: longer than a normal one, shorter than the pod's grace period."""
+"""Maximum time for which `stop` waits for running reconciles: longer than a normal reconcile, shorter than the pod's
+grace period."""
 
 
 class Dispatcher:
@@ -48,7 +49,7 @@ class Dispatcher:
         """Start the workers. Keys may already have been added."""
         assert not self._tasks, "workers are started once"
         now = asyncio.get_running_loop().time
-        # Computed at each scrape, because the depth grows most while no worker takes a key.
+        # The depth is computed at each scrape, because it grows most while no worker takes a key.
         self._metrics.queue_depth.labels(self._kind).set_function(lambda: self._queue.depth(now()))
         for number in range(self._count):
             self._tasks.append(asyncio.create_task(self._work(), name=f"{self._kind}-worker-{number}"))
@@ -93,7 +94,7 @@ class Dispatcher:
             self._wake.set()  # the key may be due again, and another worker may be idle
 
     async def _wait(self) -> None:
-        """`_wake` is cleared before the queue is checked, so no wake-up is lost."""
+        """Wait until a key may be due. `_wake` is cleared before the queue is checked, so that no wake-up is lost."""
         self._wake.clear()
         due = self._queue.next_due()
         timeout = None if due is None else max(due - self._now(), 0.0)
@@ -135,4 +136,4 @@ class Dispatcher:
 
 
 Queues = Mapping[Kind, Dispatcher]
-"""The queue of each kind that has a controller."""
+"""The dispatchers of the kinds that have a controller."""

@@ -1,8 +1,7 @@
 """Posts Kubernetes Events about the operator's objects: only on transitions, merged, and in the background.
 
-If an Event about an object recurs within MERGE_SECONDS, no further Event is created; instead, the count of the first
-Event (its `series`) is raised. Posting happens outside of reconciles and may fail, so each Event only repeats what a
-condition says.
+If an Event about an object recurs within MERGE_SECONDS, only the count of the first Event (its `series`) is increased.
+Posting is not part of a reconcile and may fail, so an Event only repeats the message of a condition.
 """
 
 import asyncio
@@ -27,11 +26,12 @@ SERIES_WRITE_SECONDS: Final = 60.0
 PENDING_MAX: Final = 1000
 REMEMBERED_MAX: Final = 4096
 NOTE_CHARACTERS_MAX: Final = 1000
-"""Length to which a note is cut; the API server refuses notes of more than 1024 characters."""
+"""Length to which notes are cut. The API server refuses notes of more than 1024 characters."""
 
 
 def regarded(body: JsonObject) -> JsonObject:
-    """The part of an object that an Event about it needs. Thousands of these may wait to be posted."""
+    """The fields of an object that an Event about the object needs. Other fields are dropped, because a thousand Events
+    may wait to be posted."""
     metadata = {name: body["metadata"][name] for name in ("name", "namespace", "uid")}
     return {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": metadata}
 
@@ -53,7 +53,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A posted Event: its first time, its count, and the time at which the count was last written (Unix seconds)."""
+    """A posted Event: the time at which it was first posted, its count, and the time of the last write of the count
+    (Unix seconds)."""
 
     first_at: float
     count: int
@@ -61,8 +62,8 @@ class Posted:
 
 
 def admit(known: dict[str, Posted], digest: str, now: float) -> Posted | None:
-    """Return the time and count with which to post an Event, or None if an equal Event was posted recently; pure.
-    `known` has the posted Events, keyed by digest, the oldest first. Times are Unix seconds."""
+    """Return the first time and the count with which to post an Event, or None if an equal Event was posted recently.
+    Pure. `known` has the posted Events, keyed by digest, the oldest first. Times are Unix seconds."""
     posted = known.get(digest)
     if posted is None or now - posted.first_at > MERGE_SECONDS:
         known.pop(digest, None)
@@ -126,7 +127,7 @@ class EventRecorder:
             "apiVersion": EVENT.api_version,
             "kind": EVENT.kind,
             "metadata": {
-                # `eventTime` is immutable, so an Event that recurs with another first time needs another name.
+                # `eventTime` is immutable, so an equal Event with a later first time needs a different name.
                 "name": f"{metadata['name']}.{event.digest()}{int(posted.first_at):x}",
                 "namespace": metadata["namespace"],
             },

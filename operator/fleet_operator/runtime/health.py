@@ -1,12 +1,12 @@
 """The operator's HTTP endpoints: probes and metrics.
 
 The liveness probe checks only that the event loop runs, because a restart fixes neither Kafka nor the API server. A
-blocking call stops watches, reconciles and probes alike, so a task measures the delay of its own ticks. A blocked loop
-cannot report its own delay, so each tick also arms a timer that dumps all stacks to stderr if no further tick follows
-in time.
+blocking call stops watches, reconciles and probes alike, so a task measures by how much its ticks are delayed. A
+blocked loop cannot report anything, so each tick also arms a timer, which dumps all stacks to stderr if the next tick
+is too late.
 
-A standby that waits for the Lease is ready. Probes are not served by kopf's `on.probe`, because kopf serves them only
-after its start, and a standby must answer earlier.
+A standby that waits for the Lease is ready. Probes do not use kopf's `on.probe`: kopf answers probes only after its
+start, and a standby, which has not started kopf, must answer too.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class LoopWatchdog:
                 await self._task
 
     def complaint(self) -> str | None:
-        """The reason to restart the process, or None."""
+        """The reason why the liveness probe fails, or None."""
         if self._lag > DEAD_SECONDS:
             return f"the event loop was blocked for {self._lag:.1f} s"
         return None
@@ -108,7 +108,7 @@ class HealthServer:
         await runner.setup()
         self._runners.append(runner)
         await web.TCPSite(runner, port=port).start()
-        # With port 0, IPv4 and IPv6 get different ports. The IPv4 port is reported, if it exists.
+        # With port 0, IPv4 and IPv6 get different ports. The IPv4 port is reported, if there is an IPv4 socket.
         address = min(runner.addresses, key=len)
         return int(address[1])
 
@@ -119,7 +119,8 @@ class HealthServer:
         return _answer(self._ready())
 
     async def _scrape(self, _: web.Request) -> web.Response:
-        # Rendered on a thread, one scrape at a time, because thousands of groups take a second of CPU time.
+        # Metrics are rendered on a thread, for one scrape at a time, because thousands of groups take a second of CPU
+        # time.
         async with self._rendering:
             body = await asyncio.to_thread(self._metrics.text)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})

@@ -1,6 +1,6 @@
-"""Watches Kubernetes' own kinds that reconciles read from caches: pods, StatefulSets and others.
+"""Watches the built-in kinds that reconciles read from caches: pods, StatefulSets and others.
 
-A watch continues from the resourceVersion of the sweeper's list, so nothing is listed twice, and no change between list
+A watch continues from the resourceVersion of the sweeper's list. So nothing is listed twice, and no change between list
 and watch is missed. A watch is renewed when the API server ends it or the connection breaks. If its resourceVersion is
 too old, or if the watch is refused, the sweeper lists again, and the watch starts from that list. Each kind in each
 namespace has its own watch, so a refused watch does not end other watches.
@@ -69,6 +69,6 @@ class Informer:
 
 
 def pause_after(failures: int) -> float:
-    """Seconds before a watch is renewed, with jitter, because many watches break at the same time."""
+    """Seconds until a failed watch is renewed, with jitter, because many watches may break at the same time."""
     longest = min(RENEW_SECONDS * 2.0 ** min(3 * failures, 10), RETRY_SECONDS_MAX)
     return random.uniform(0.5, 1.0) * longest

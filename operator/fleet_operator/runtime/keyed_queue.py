@@ -1,16 +1,17 @@
-"""The work queue: keys and their due times. Pure; the dispatcher waits.
+"""The work queue: keys and their due times. Pure; the dispatcher does the waiting.
 
 The rules are those of controller-runtime's work queue. A key that is added ten times before work on it begins is worked
 on once. A key is never worked on twice at the same time; if it is added while it is worked on, it is due again right
 afterwards. Each consecutive failure increases the delay before the next attempt, and a success resets the delay. `add`
-makes a key due at once, even during its backoff, because somebody may have fixed the cause. Work that fails must
-therefore not add its own key, so events for its own status writes are ignored.
+makes a key due at once, even during its backoff, because somebody may have fixed the cause. Therefore a failing
+reconcile must not add its own key, so events for the operator's own status writes are ignored.
 
 In addition, new objects overtake waiting objects, so that a new object among thousands soon gets its first status. Work
-on a new object costs one request to the API server, work on another object 10 to 20. While new keys wait, every fourth
-start is therefore for a key that is not new, and at most three such keys are worked on at the same time. Without this
-share, a stream of new objects would starve all other keys. Among new keys, and among other due keys, namespaces are
-served in rotation: a key waits for at most one key of each other namespace, however many objects these namespaces have.
+on a new object costs one request to the API server, work on any other object 10 to 20 requests. A stream of new objects
+must not starve the other keys. So while new keys wait, every fourth start takes a key that is not new, but at most
+three such keys are worked on concurrently. Among new keys, and among other due keys, namespaces are served in rotation.
+The first key of a namespace thus waits for at most one key of each other namespace, however many objects these
+namespaces have.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -27,16 +28,18 @@ BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 60.0
 """Delay in seconds after the first failure, and its maximum. Each further consecutive failure doubles the delay."""
 JITTER_FRACTION: Final = 0.5
-"""Up to this fraction of a delay is subtracted at random, so that keys that failed together are retried apart."""
+"""A random part of each delay, up to this fraction, is subtracted, so that keys that failed together are not retried
+together."""
 OTHERS_SHARE: Final = 4
-"""One of every OTHERS_SHARE starts is for a key that is not new, however many new keys wait."""
+"""Every OTHERS_SHARE-th start takes a key that is not new, however many new keys wait."""
 OTHERS_AT_ONCE: Final = 3
-"""Maximum number of keys that are not new and are worked on at the same time while new keys wait."""
+"""Maximum number of concurrently worked-on keys that are not new, while new keys wait."""
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
-    """The delay after so many consecutive failures (at least 1); `chance` is a random number in [0, 1)."""
-    # The bound keeps the power finite; the maximum delay is reached long before it.
+    """The delay in seconds after `failures` consecutive failures (at least 1); `chance` is a random number in [0,
+    1)."""
+    # The bound 64 avoids an overflow; the maximum delay is reached with far fewer failures.
     grown = BACKOFF_SECONDS * 2.0 ** min(failures - 1, 64)
     return min(grown, BACKOFF_SECONDS_MAX) * (1.0 - JITTER_FRACTION * chance)
 
@@ -46,8 +49,8 @@ Wanted = Callable[[Key, float], bool]
 
 @dataclass(slots=True)
 class _Line:
-    """Keys with due times, grouped by namespace; namespaces are served in rotation. An entry that is not `wanted` is
-    dropped when it is reached."""
+    """Keys with due times, grouped by namespace; namespaces are served in rotation. An entry that `wanted` refuses is
+    dropped when it becomes the first."""
 
     _waiting: dict[str, deque[tuple[float, Key]]] = field(default_factory=dict)
 
@@ -96,16 +99,16 @@ class KeyedQueue:
         self.add_after(key, 0.0, now)
 
     def add_after(self, key: Key, delay: float, now: float) -> None:
-        """Make a key due after `delay` seconds, or sooner if it is already due sooner."""
+        """Make a key due after `delay` seconds, unless it is due earlier."""
         due = now + max(delay, 0.0)
         if due < self._due.get(key, float("inf")):
             self._due[key] = due
             self._sequence += 1
-            # An entry whose time differs from `_due` is stale, and is skipped when it is reached.
+            # An entry whose time differs from the key's time in `_due` is stale, and is skipped later.
             heapq.heappush(self._heap, (due, self._sequence, key))
 
     def add_new(self, key: Key, now: float) -> None:
-        """Make a key due ahead of the waiting keys, unless it is due already."""
+        """Make a new object's key due now, ahead of other waiting keys, unless it is due already."""
         if self._due.get(key, float("inf")) > now:
             self._due[key] = now
             self._new.put(now, key)
@@ -139,7 +142,7 @@ class KeyedQueue:
         return self._due.get(key) == due and key not in self._working
 
     def finish(self, key: Key) -> None:
-        """End work on a key. If the key was added meanwhile, it can be taken again."""
+        """End work on a key. A key that was added during the work can then be taken again."""
         self._working.remove(key)
         self._others.discard(key)
         if key in self._due:
@@ -150,7 +153,7 @@ class KeyedQueue:
         self._failures.pop(key, None)
 
     def failed(self, key: Key, now: float, chance: float, *, at_least: float = 0.0) -> float:
-        """Count a failure and schedule the next attempt; return the seconds until then."""
+        """Count a failure and schedule the next attempt; return the seconds until that attempt."""
         self._failures[key] = failures = self._failures.get(key, 0) + 1
         delay = max(backoff_seconds(failures, chance), at_least)
         self.add_after(key, delay, now)

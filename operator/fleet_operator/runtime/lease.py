@@ -2,11 +2,12 @@
 
 The rules are client-go's. The holder renews the Lease. Another process may take over the Lease when the Lease has not
 changed for a whole lease duration, measured *on its own monotonic clock*. Wall clocks of other machines are never
-trusted. A holder that cannot renew the Lease before its renew deadline, which is shorter than the lease duration, must
-stop, because another process may then become active. The holder ends its process, so no running call can still write.
+trusted. The renew deadline is shorter than the lease duration. A holder that cannot renew the Lease before this
+deadline must stop, because another process may soon become active. The holder's process ends, so that no running call
+can still write.
 
-An `Elector` runs on a `LoopThread`, because a long step of the operator's event loop must not delay a renewal, or the
-end of a process that has lost its Lease.
+An `Elector` runs on a `LoopThread`. So a long step of the operator's event loop delays neither a renewal nor the
+process's end after the loss of its Lease.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from fleet_operator.planning.times import to_micro_text
 log = logging.getLogger(__name__)
 
 LEASE_NAME: Final = "consumer-fleet-operator"
-"""Default name of the Lease. Several releases in one namespace need different names."""
+"""Default name of the Lease. Releases in the same namespace need different names."""
 SCOPE_LEASE: Final = "consumer-fleet-operator-scope"
 SCOPE_NAMESPACE: Final = "kube-system"
-"""Namespace of the Lease for the whole cluster (others are in their own namespaces). kube-system always exists, and
-only administrators may write to it. In `default`, many users have the role `edit`, which may write Leases."""
+"""Namespace of the Lease for the whole cluster. A namespace's Lease is in that namespace. kube-system always exists,
+and only administrators may write to it. In `default`, many users have the role `edit`, which may write Leases."""
 
 LEASE_SECONDS: Final = 15.0
 RENEW_SECONDS: Final = 10.0
@@ -35,8 +36,8 @@ RETRY_SECONDS: Final = 2.0
 """Lease duration, renew deadline and retry period, as in controller-runtime. Each must be longer than the next."""
 
 LONGEST_LEASE_SECONDS: Final = 4 * LEASE_SECONDS
-"""Maximum time for which another holder's lease duration is respected, because the holder may have ended or be
-malicious. A running holder changes the Lease much earlier, because client-go renews several times in each duration."""
+"""Maximum lease duration that is accepted from another holder, which may have ended or be malicious. The limit does not
+affect a running holder, because client-go renews a Lease several times in each duration."""
 MOST_TRANSITIONS: Final = 2**31 - 1
 """Largest value of `leaseTransitions`, which is an int32; the API server refuses larger values."""
 
@@ -48,7 +49,8 @@ class LeaseLostError(Exception):
 
 
 class Elector:
-    """One process as a candidate in an election. Call `acquire`, then `hold` in its own task, then `release`."""
+    """This process as a candidate in a leader election. Call `acquire`, then `hold` in a separate task, then
+    `release`."""
 
     def __init__(
         self, kube: KubeClient, clock: Clock, *, identity: str, namespace: str, name: str = LEASE_NAME, former: str = ""
@@ -64,12 +66,12 @@ class Elector:
         self.refused = False
         """True while the API server refuses access to the Lease, because a permission or the namespace is missing."""
         self.answered = False
-        """True if the last attempt has shown who holds the Lease."""
+        """True if the API server answered the last attempt, so that the Lease's holder is known."""
         self.former = ""
         """The holder from which this process took over the Lease; empty if there was none."""
 
     async def acquire(self) -> None:
-        """Wait until this process holds the Lease. Errors are retried indefinitely."""
+        """Wait until this process holds the Lease. After errors, retry indefinitely."""
         while not await self._try():  # noqa: ASYNC110 - the Lease can only be polled
             await asyncio.sleep(RETRY_SECONDS)
         log.info("lease acquired", extra={"identity": self._identity})
@@ -93,7 +95,7 @@ class Elector:
                 raise LeaseLostError(f"the Lease could not be renewed for {RENEW_SECONDS} s; this process ends")
 
     async def release(self) -> None:
-        """Release the Lease, if it is held, so that a standby takes over at once, not after one lease duration."""
+        """Release the Lease, if it is held. A standby can then take over without waiting for the lease duration."""
         if not self._holds or self._seen is None:
             return
         freed = copy.deepcopy(self._seen)
@@ -106,12 +108,13 @@ class Elector:
             log.warning("lease not released", extra={"reason": error.reason, "error": str(error)})
 
     async def attempt(self) -> bool:
-        """Try once to take or renew the Lease. Returns True also if the API server refuses access to it."""
+        """Try once to acquire or renew the Lease. Returns True also if the API server refuses access to the Lease."""
         return await self._try() or self.refused
 
     async def rival(self) -> str | None:
-        """Read the Lease without acquiring it. Returns the live holder if it is another process, an empty string if
-        there is none or access is refused, and None if the API server does not answer."""
+        """Read the Lease without acquiring it. Returns the holder if another process holds a Lease that has not
+        expired, an empty string if no other process holds it or access is refused, and None if the API server does not
+        answer."""
         try:
             await self._read_lease()
         except (KubeForbiddenError, KubeNotFoundError):
@@ -133,7 +136,7 @@ class Elector:
         self.refused, self.answered = False, True
         try:
             try:
-                if not self._holds:  # the holder has read the Lease; its replace fails if the Lease has changed
+                if not self._holds:  # a holder's replace fails if the Lease has changed
                     await self._read_lease()
                 intent = self._intent()
                 if intent is None:
@@ -142,7 +145,7 @@ class Elector:
                 exists = "resourceVersion" in intent["metadata"]
                 self._observe(await (self._kube.replace(intent) if exists else self._kube.create(intent)))
             except KubeConflictError:
-                await self._read_lease()  # another process was faster, or the reply to our own write was lost
+                await self._read_lease()  # another process was faster, or the response to our own write was lost
                 return False
         except KubeError as error:
             self.answered = False
@@ -155,13 +158,14 @@ class Elector:
         self._observe(await self._kube.get(LEASE, self._namespace, self._name))
 
     def _observe(self, lease: JsonObject | None) -> None:
-        """Record the Lease that was just read or written. Only a changed spec proves that the holder still runs."""
+        """Record the Lease that was just read or written, and the time if its spec has changed. Only a changed spec
+        proves that the holder still runs."""
         if lease is None or self._seen is None or lease["spec"] != self._seen["spec"]:
             self._seen_at = self._clock.monotonic()
         self._seen = lease
 
     def _intent(self) -> JsonObject | None:
-        """The Lease to write, new or in place of the existing one; None while another process holds it."""
+        """The Lease to create, or to replace the existing Lease with; None while another process holds the Lease."""
         if self._seen is None:
             return self._record({"name": self._name, "namespace": self._namespace}, {}, transitions=0)
         metadata, spec = self._seen["metadata"], self._seen["spec"]
@@ -203,8 +207,8 @@ class Scope:
 
     An installation holds one Lease for the whole cluster, or one Lease in each served namespace. If the API server
     refuses access to the Lease of a namespace, the namespace is served without a Lease. If another process (or an
-    administrator) holds the Lease of a namespace, the namespace is left out. Neither affects other namespaces. An
-    installation for the whole cluster has priority.
+    administrator) holds the Lease of a namespace, the namespace is left out. In both cases, other namespaces are not
+    affected. An installation for the whole cluster has priority.
     """
 
     def __init__(
@@ -220,8 +224,8 @@ class Scope:
         self._own = {namespace: elector(namespace) for namespace in namespaces}
 
     async def acquire(self, told: Callable[[str], None]) -> tuple[str, ...]:
-        """Wait until at least one namespace may be served; returns these namespaces, or an empty tuple for all. `told`
-        gets the reason while no namespace may be served, and a message that lists the namespaces left out."""
+        """Wait until at least one namespace may be served; returns the namespaces to serve, or an empty tuple for all.
+        `told` is called with a message while no namespace may be served, or if namespaces are left out."""
         while True:
             if not self._own:
                 if await self._cluster.attempt():
@@ -237,14 +241,14 @@ class Scope:
                     self._own = {name: held for name, held in self._own.items() if name not in taken}
                     return tuple(self._own)
                 continue
-            if rival:  # otherwise the API server did not answer: ask again
+            if rival:  # otherwise the API server did not answer: retry
                 where = f"Lease {SCOPE_NAMESPACE}/{SCOPE_LEASE} is held by {rival}"
                 told(f"another installation serves the whole cluster: {where}; {REMEDY}")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _settled(self, elector: Elector) -> bool:
         """Return True once this process holds the Lease or is refused access, False if another process keeps renewing
-        it. A failed call restarts the wait, because a namespace is left out until the next start."""
+        the Lease. A failed call restarts the wait, because False leaves out the namespace until the next start."""
         patience = LEASE_SECONDS + 2 * RETRY_SECONDS
         until = self._clock.monotonic() + patience
         while not await elector.attempt():
@@ -257,7 +261,8 @@ class Scope:
         return True
 
     async def hold(self) -> None:
-        """Renew the Leases. Raises LeaseLostError if the cluster's Lease is lost or held by another installation."""
+        """Renew the Leases. Raises LeaseLostError if the whole cluster's Lease is lost or held by another
+        installation."""
         if not self._own and not self._cluster.refused:
             await self._cluster.hold()
         while True:

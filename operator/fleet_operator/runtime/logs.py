@@ -1,7 +1,6 @@
 """Formats structured logs: a constant message plus fields, as JSON lines or as text.
 
-The operator and the workers have separate formatters, because their fields and limits differ, and a shared formatter
-with options would be longer.
+Workers have their own formatters with other fields and limits; a shared formatter with options would be longer.
 """
 
 import json
@@ -16,7 +15,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """The fields from `extra`, without the fields that kopf adds to every line about an object."""
+    """The fields from `extra`, without those that kopf adds to every log line about an object."""
     return {k: v for k, v in vars(record).items() if k not in _STANDARD and not k.startswith(("k8s_", "settings"))}
 
 

@@ -11,7 +11,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class LoopThread:
-    """A daemon thread with an event loop. Thread and loop end with the process."""
+    """A daemon thread with an event loop. Both run until the process ends."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -23,8 +23,8 @@ class LoopThread:
 
 
 class Handover(Generic[*Ts]):
-    """Lets one other thread call a function on an event loop. The calls keep their order. Calls that are made while the
-    loop is busy share one wake-up, because a wake-up costs a system call and the interpreter's lock."""
+    """Lets one other thread call a function on an event loop, in the order of the calls. Calls that arrive while the
+    loop is busy share one wake-up, because each wake-up costs a system call and the GIL."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[*Ts], None]) -> None:
         self._loop = loop
@@ -33,11 +33,12 @@ class Handover(Generic[*Ts]):
 
     def __call__(self, *arguments: *Ts) -> None:
         self._waiting.append(arguments)
-        if len(self._waiting) == 1:  # otherwise an earlier call has woken the loop
+        if len(self._waiting) == 1:  # otherwise an earlier call has already woken the loop
             self._loop.call_soon_threadsafe(self._make)
 
     def _make(self) -> None:
-        """Make all waiting calls in one iteration, because iterations of a busy loop are long. Failures are logged."""
+        """Run all waiting calls in one iteration, because each iteration of a busy loop takes long. Failures are
+        logged."""
         while self._waiting:
             try:
                 self._function(*self._waiting.popleft())

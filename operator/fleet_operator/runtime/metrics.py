@@ -1,9 +1,9 @@
 """Defines the operator's Prometheus metrics in one registry and one module, so that the reference page can list them.
 
-Metrics of ConsumerGroups are plain values that become samples at a scrape, because prometheus_client keeps an object
-with a lock for each series. A dozen such series for each of thousands of groups would take a seventh of the operator's
-memory. Lag by partition is exported by workers, because 5,000 groups with 100 partitions each would be 500,000 series
-in this process. No other module imports prometheus_client.
+Metrics of ConsumerGroups are kept as plain values and converted to samples at each scrape. prometheus_client would keep
+an object with a lock for each series, which would take a seventh of the operator's memory for thousands of groups. Lag
+by partition is exported by workers, because 5,000 groups with 100 partitions each would be 500,000 series in this
+process. No other module imports prometheus_client.
 
 Decision: docs/decisions/0038-metrics-and-logs.md.
 """
@@ -23,8 +23,8 @@ from fleet_operator.runtime.cache import Key
 GROUP_PREFIX: Final = "consumer_fleet_group"
 GROUP_LABELS: Final = ("group_namespace", "group_name")
 CLUSTER_LABELS: Final = ("cluster_namespace", "cluster_name")
-"""Labels of a KafkaCluster. No label is named `namespace`, `pod` or `cluster`, because Prometheus sets these labels for
-the target that it scrapes."""
+"""Labels of a KafkaCluster's metrics. No label is named `namespace`, `pod` or `cluster`, because Prometheus gives these
+labels the values of the scraped target."""
 INFO_LABELS: Final = (*GROUP_LABELS, "group_id", *CLUSTER_LABELS)
 STATE_LABELS: Final = (*GROUP_LABELS, "state")
 GROUP_GAUGES: Final = {
@@ -49,7 +49,7 @@ GROUP_GAUGES: Final = {
 PLACES: Final = {name: place for place, name in enumerate(GROUP_GAUGES)}
 
 Values = Mapping[str, float | None]
-"""Maps names of gauges to values; None if a value is unknown."""
+"""Values keyed by gauge name; None if a value is unknown."""
 Problems = Sequence[tuple[str, str]]
 """Type and reason of each condition that reports a problem."""
 
@@ -64,19 +64,19 @@ class _Group:
 
 
 class GroupSeries(Collector):
-    """The series of all groups. They are changed on the event loop, and collected on any thread."""
+    """The series of all groups, changed on the event loop and collected on any thread."""
 
     def __init__(self) -> None:
         self._groups: dict[Key, _Group] = {}
 
     def show(self, key: Key, values: Values) -> None:
-        """Set some values of a group. An unknown value is absent from the metrics, not zero."""
+        """Set values of a group, keyed by gauge name. The metrics omit unknown values; they do not show zero."""
         group = self._groups.setdefault(key, _Group())
         for name, value in values.items():
             group.values[PLACES[name]] = value
 
     def label(self, key: Key, *, state: str, info: tuple[str, str, str]) -> None:
-        """Set a group's state, and as `info` its Kafka group and its KafkaCluster's namespace and name."""
+        """Set a group's state and its `info` labels: the Kafka group, and the KafkaCluster's namespace and name."""
         self.show(key, {})
         group = self._groups[key]
         group.state, group.info = state, info
@@ -94,10 +94,8 @@ class GroupSeries(Collector):
 
 
 class ProblemSeries(Collector):
-    """A gauge with one series for each present problem. Objects without a problem have no series, so that thousands of
-    healthy groups cost nothing.
-
-    They are changed on the event loop, and collected on any thread.
+    """A gauge with one series for each present problem. Healthy objects have no series, so thousands of healthy groups
+    cost nothing. Series are changed on the event loop, and collected on any thread.
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """The operator's settings: flags, each with a default from the environment (FLEET_METRICS_PORT for `--metrics-port`).
 
-They are read once when the operator starts, into a frozen object. No other code reads flags or environment variables.
+The settings are read once at the start, into a frozen object. No other code reads flags or environment variables.
 """
 
 import argparse
@@ -62,8 +62,8 @@ def _seconds(text: str) -> float:
 class Settings:
     """All settings of the operator. Port 0 means a free port; empty `namespaces` or `canary_namespaces` mean all.
 
-    The load can be split between several releases that serve disjoint namespaces. Claims on one Kafka group from
-    namespaces of different releases are then not resolved, because each release would have to watch all ConsumerGroups.
+    Several releases that serve disjoint namespaces can share the load. Conflicting claims on a Kafka group are then not
+    detected between namespaces of different releases, because no release watches all ConsumerGroups.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -87,15 +87,15 @@ class Settings:
         tuple[str, ...], _names, "comma-separated namespaces in which the canary label is honored; default: all"
     ] = ()
     upgrade_deadline_seconds: Annotated[
-        float, _number, "longest time in seconds for which one group may hold up upgrades of other groups; 0: no limit"
+        float, _number, "longest time in seconds for which one group may delay upgrades of other groups; 0: no limit"
     ] = 3600
     force_upgrades: Annotated[bool, _truth, "do not wait for canaries and do not stop after failures"] = False
     platform_assigns_users: Annotated[bool, _truth, "set no user id in pods, because OpenShift assigns one"] = False
     backfills: Annotated[bool, _truth, "serve Backfills; if false, their CRD may be missing"] = True
     workers: Annotated[int, _count, "concurrent reconciles of each kind"] = 24
     resync_seconds: Annotated[float, _seconds, "seconds after which every object is reconciled again"] = 600.0
-    sweep_seconds: Annotated[float, _seconds, "seconds between comparisons of the caches with new lists"] = 300.0
-    status_writes_per_second: Annotated[float, _seconds, "largest number of routine status writes per second"] = 5.0
+    sweep_seconds: Annotated[float, _seconds, "seconds between two comparisons of the caches with new lists"] = 300.0
+    status_writes_per_second: Annotated[float, _seconds, "maximum number of routine status writes per second"] = 5.0
     console: Annotated[bool, _truth, "serve the console, a read-only web page about fleets"] = False
     console_port: Annotated[int, _port, ""] = 8082
     metrics_port: Annotated[int, _port, ""] = 8080
@@ -109,7 +109,7 @@ FLAGS: Final = {
     for name, hint in get_type_hints(Settings, include_extras=True).items()
     if get_origin(hint) is Annotated
 }
-"""For each field with a flag: its type or choices, and its help text."""
+"""The flags, keyed by field: the type or the choices, and the help text."""
 
 
 def parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:

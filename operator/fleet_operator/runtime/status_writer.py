@@ -1,18 +1,18 @@
-"""Writes the status of all objects. Only changes are written, with rate limits that depend on the weight of a change:
+"""Writes the statuses of all objects. Only changes are written, with rate limits that depend on the weight of a change:
 
 - Urgent: a changed condition, or a changed field that people or programs act on (a generation, a state, a replica
   count).
-- Routine: all other changes. They wait for the token bucket, and for at least ROUTINE_SECONDS after the object's last
-  write.
+- Routine: all other changes. They wait for a token of the token bucket, and for at least ROUTINE_SECONDS after the
+  object's last write.
 - Wording: changes of only messages or observation times. They wait for at least WORDING_SECONDS after the last write,
-  so that an error whose text differs with each attempt is not written each time.
+  because the text of an error may differ with each attempt.
 
 Urgent changes overtake routine changes, but have their own limits. A limit for each object slows down flapping objects.
-A limit for all objects together prevents 5,000 writes at once when a Kafka cluster with 5,000 groups flaps. A deferred
-object keeps its reserved slot: it is requeued once, and may then write.
+A limit for all objects together prevents 5,000 writes at once when a Kafka cluster with 5,000 groups flaps. An object
+whose write is deferred reserves a slot: it is requeued once, for the time of the slot, and then writes.
 
 A new fleet changes several times within seconds. While the caller reports that an object is settling, an urgent change
-is delayed for a moment, and later changes are written together with it.
+is delayed for at most SETTLING_SECONDS, so that the next changes are written together with it.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -41,14 +41,13 @@ OBJECT_URGENT_BURST: Final = 10.0
 SETTLING_SECONDS: Final = 3.0
 """Maximum delay of an urgent change of a settling object."""
 _IGNORED: Final = frozenset({"observedAt"})
-"""Fields whose change alone causes no write; they are written with the next change of other fields."""
+"""Fields that do not cause a write; their changes are written with the next change of another field."""
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A rate limit of `rate` tokens per second that saves up to `burst` tokens; `take_now` may overdraw it by
-    `debt_max` tokens. If no token is available, the caller reserves the next token and gets its time, so no two callers
-    wait for the same token. Pure."""
+    """A token bucket of size `burst` with `rate` tokens per second; `take_now` may overdraw it by `debt_max` tokens. A
+    caller that finds no token reserves the next free token, so no two callers wait for the same token. Pure."""
 
     rate: float
     burst: float
@@ -83,7 +82,7 @@ class Weight(IntEnum):
 
 
 def weigh(before: JsonObject, after: JsonObject, urgent_fields: Collection[str]) -> Weight:
-    """The weight of the change from one status to another; a change of one of `urgent_fields` is urgent."""
+    """The weight of the change from status `before` to status `after`; a change of one of `urgent_fields` is urgent."""
     if _verdicts(before) != _verdicts(after) or any(before.get(k) != after.get(k) for k in urgent_fields):
         return Weight.URGENT
     return Weight.WORDING if digest(_unworded(before)) == digest(_unworded(after)) else Weight.ROUTINE
@@ -100,7 +99,7 @@ def _unworded(status: JsonObject) -> JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """The last write of a status: digests of the wanted and the stored status, and the time (monotonic seconds)."""
+    """The last write of a status: digests of the requested and the stored status, and the time (monotonic seconds)."""
 
     meant: str
     stored: str
@@ -109,8 +108,8 @@ class _Written:
 
 @dataclass(slots=True)
 class _Slots:
-    """The times at which one object may write routine changes, urgent changes, and urgent changes while settling; None
-    if no slot is reserved. `own` is the object's own limit of urgent writes."""
+    """Reserved times at which one object may write routine changes, urgent changes, and urgent changes while settling;
+    None without a reservation. `own` is the rate limit of the object's urgent writes."""
 
     own: TokenBucket
     routine: float | None = None
@@ -135,9 +134,10 @@ class StatusWriter:
         metrics.status_waiting.set_function(lambda: sum(self.awaits_slot(*address) for address in list(self._slots)))
 
     async def write(self, body: JsonObject, status: JsonObject, *, settling: bool = False) -> float | None:
-        """Write `status`, which was computed from the status in `body`. Returns None if it is in place, or the requeue
-        delay in seconds if the write was deferred. `settling`: other changes are about to follow. Raises KubeError;
-        KubeConflictError means that the object has a different status, or has changed since it was last read."""
+        """Write `status`, which was computed from the status in `body`. Returns None if `status` is stored, or the
+        requeue delay in seconds if the write was deferred. `settling`: other changes will follow soon. Raises
+        KubeError; KubeConflictError means that the object has a different status, or has changed since it was last
+        read."""
         kind, key = kind_of(body), key_of(body)
         now = self._clock.monotonic()
         written = self._written.get((kind.kind, key))
@@ -151,7 +151,8 @@ class StatusWriter:
         if wait > 0.0:
             self._metrics.status_deferred.labels(kind.kind).inc()
             return wait
-        # Written to this version only, because a process without the Lease must not overwrite its successor's status.
+        # The write applies only to this version, because a process that has lost the Lease must not overwrite its
+        # successor's status.
         stored = await self._store.kube.apply_status({**identity(self._basis(kind, body)), "status": status})
         self._metrics.status_writes.labels(kind.kind).inc()
         self._written[kind.kind, key] = _Written(meant, _digest(stored.get("status") or {}), now)
@@ -161,7 +162,7 @@ class StatusWriter:
         return None
 
     def _basis(self, kind: Kind, body: JsonObject) -> JsonObject:
-        """The newest known version of the object, if its status is still the one in `body`; otherwise `body`."""
+        """The newest known version of the object, if its status equals the status in `body`; otherwise `body`."""
         seen = self._store.get(kind, key_of(body))
         same = seen is not None and seen["metadata"]["uid"] == body["metadata"]["uid"]
         return seen if seen is not None and same and seen.get("status") == body.get("status") else body
@@ -183,7 +184,8 @@ class StatusWriter:
         return max(slots.routine, written.at + pause if written else now)
 
     def _settle(self, address: tuple[str, Key], now: float) -> None:
-        """Clear the slots after a write. A write without a routine slot has overtaken others, so it takes a token."""
+        """Clear the slots after a write. A write without a reserved routine slot takes a token now, so that the writes
+        it has overtaken wait longer."""
         slots = self._slots.get(address)
         if slots is None or slots.routine is None:
             self._bucket.take_now(now)

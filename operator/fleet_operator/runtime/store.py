@@ -1,19 +1,19 @@
 """Reads and writes Kubernetes objects for reconciles, through caches that each write updates.
 
-If the wanted object is already in place, an apply is not sent again. It is in place as long as the object has the
-generation (or resourceVersion, for a kind without generations) that the last apply of the same wanted object returned.
-After a restart of the operator, an object is assumed to be in place if its annotation has the digest of the wanted
-object, and its cached part does not contradict this. Within half an hour, such an object is read and compared
-completely, because somebody may have edited it while no operator ran. Forging a digest has no benefit, because its
-author may edit the object anyway. Services and PodDisruptionBudgets are not watched. They are applied before their
-StatefulSet, so a digest of them in the StatefulSet's annotation proves that they were applied.
+An apply is not sent if the wanted object is already in place: the last apply had the same body, and the object still
+has the generation (or resourceVersion, for a kind without generations) that this apply returned. After a restart of the
+operator, an object is assumed to be in place if its annotation has the digest of the wanted object, and its cached
+fields equal the wanted fields. Within half an hour, such an object is read and compared completely, because somebody
+may have edited the object while no operator ran. A forged digest gains nothing, because whoever can forge it can also
+edit the object. Services and PodDisruptionBudgets are not watched. They are applied before their StatefulSet, so a
+digest of them in the StatefulSet's annotation proves that they were applied.
 
-Caches can be wrong for a while, because a watch may miss a deletion, and loses an object whose label was removed. A
-caller that finds a contradiction reads the object again (`refresh`), and the object's dependents are queued as after a
+A cache can be wrong for minutes, because a watch may miss a deletion, and drops an object that loses its label. A
+caller that finds a contradiction reads the object live (`refresh`), and the object's dependents are queued as after a
 watch event.
 
 Some kinds are cached only in part (`View`), because anybody may write objects of these kinds, of any size. Their
-content is read live when a reconcile needs it, and again when the version has changed.
+complete content is read live when a reconcile needs it, and is kept until the version changes.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """
@@ -35,7 +35,8 @@ from fleet_operator.runtime.cache import Change, Key, ObjectCache, WatchedKind, 
 
 BYTES_MAX: Final = 16 * 1024 * 1024
 OBJECT_BYTES_MAX: Final = 256 * 1024
-"""Maximum size, in bytes, of an object that is kept. Compressing a larger object takes longer than reading it again."""
+"""Maximum size, in bytes, of an object whose content is kept. Compressing a larger object takes longer than reading it
+again."""
 FAST: Final = 1
 
 Address = tuple[Kind, Key]
@@ -49,15 +50,16 @@ class _Packed(NamedTuple):
 
 @dataclass(slots=True)
 class Contents:
-    """Complete objects of kinds that are cached only in part, each valid for the version that was read. Compressed to a
-    fifth or less, they take at most `bytes_max`; others are read again when needed. Used on the event loop only."""
+    """Complete objects of kinds that are cached only in part, each valid for the version that was read. They are
+    compressed, to a fifth or less. Above `bytes_max` in all, the least recently used objects are dropped, and read
+    again when needed. Used on the event loop only."""
 
     bytes_max: int = BYTES_MAX
     size: int = 0
     _packed: dict[Address, _Packed] = field(default_factory=dict)  # least recently used first
 
     def get(self, seen: JsonObject) -> JsonObject | None:
-        """The complete object, if it was kept at the version of `seen` or a newer version; otherwise None."""
+        """The kept object, if its version is that of `seen` or newer; otherwise None."""
         address = (kind_of(seen), key_of(seen))
         kept = self._packed.get(address)
         if kept is None or kept.uid != seen["metadata"]["uid"] or kept.version < version_of(seen):
@@ -91,11 +93,12 @@ class Contents:
 log = logging.getLogger(__name__)
 
 UNWATCHED_SECONDS: Final = 1800.0
-"""Interval in seconds at which objects of unwatched kinds are read again, in case somebody has changed them; also the
-time within which an object that was assumed to be in place is read."""
+"""Interval in seconds after which objects of unwatched kinds are read again, in case somebody has changed them. An
+object that is only assumed to be in place is also read within this time."""
 LIVING_SECONDS: Final = 300.0
 """Time for which an owner counts as existing after the API server returned it: enough to create a fleet's children,
-even among thousands of fleets. If the owner is deleted meanwhile, Kubernetes deletes the children."""
+even among thousands of fleets. If the owner is deleted within this time, Kubernetes also deletes children that are
+created later."""
 
 
 def digest(value: object) -> str:
@@ -110,14 +113,14 @@ def marker(body: JsonObject) -> str:
 
 
 def owner_of(body: JsonObject) -> str:
-    """The uid of an object's first owner; empty without an owner."""
+    """The uid in the object's first owner reference; empty without an owner."""
     return next((str(owner["uid"]) for owner in body["metadata"].get("ownerReferences") or ()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class _Applied:
-    """The last apply: digest of the wanted object, uid and `marker` of the answer, monotonic time, and the owner's uid.
-    `read` is False for an object that is only assumed to be in place."""
+    """The last apply of an object: digest of the wanted object, uid and `marker` of the returned object, monotonic
+    time, and the owner's uid. `read` is False for an object that is only assumed to be in place."""
 
     digest: str
     uid: str
@@ -133,7 +136,8 @@ class Store:
     def __init__(
         self, kube: KubeClient, clock: Clock, watched: Iterable[WatchedKind], *, applied_annotation: str = ""
     ) -> None:
-        """`applied_annotation` names the annotation for the digest of the wanted object; if empty, none is set."""
+        """`applied_annotation` names the annotation for the digest of the wanted object; if empty, no annotation is
+        set."""
         self._annotation = applied_annotation
         self._chance = random.Random()
         self.kube = kube
@@ -142,9 +146,10 @@ class Store:
         self._contents = Contents()
         self._applied: dict[tuple[Kind, Key], _Applied] = {}
         self._children: dict[str, set[Address]] = {}  # keys of `_applied`, keyed by the owner's uid
-        self._living: dict[str, float] = {}  # when an owner was last known to exist, keyed by uid; oldest first
+        self._living: dict[str, float] = {}  # time when an owner was last known to exist, keyed by uid; oldest first
         self.corrected: Callable[[Kind, JsonObject, Change], None] = lambda kind, body, change: None
-        """Called with an object that `refresh` has found changed or deleted; set to a method of the router."""
+        """Called with each object that `refresh` finds changed or deleted; the router sets this to one of its
+        methods."""
 
     def cache(self, kind: Kind) -> ObjectCache:
         return self._caches[kind]
@@ -156,12 +161,12 @@ class Store:
         return kind in self._caches
 
     def in_place(self, body: JsonObject) -> bool:
-        """True if the object in the cluster is known to be as in `body`."""
+        """True if the object in the cluster is known to equal `body`."""
         return self._in_place(body, digest(body))
 
     def trust(self, body: JsonObject) -> None:
-        """Record that an object of an unwatched kind was applied as in `body`. The caller knows this from an annotation
-        that is written only after `body` was applied."""
+        """Assume that `body`, of an unwatched kind, was applied. The caller knows this from an annotation that is
+        written only after `body` was applied."""
         address = (kind_of(body), key_of(body))
         if address not in self._applied:
             self._remember(address, _Applied(digest(body), "", "", self._some_time_ago(), owner_of(body), read=False))
@@ -172,8 +177,8 @@ class Store:
         return await self.kube.list(kind, namespace, label_selector=selector, view=view)
 
     async def apply(self, body: JsonObject, *, over: JsonObject | None = None) -> str:
-        """Apply `body` to one of our objects, unless it is known to be in place. Returns the names of other field
-        managers, whose changes and additions are reverted. Raises KubeError.
+        """Apply `body` to one of the operator's objects, unless it is known to be in place. Returns the names of other
+        field managers, whose changes and additions are reverted. Raises KubeError.
 
         `over` is the object as it was last read. Only that object is changed; raises KubeConflictError if it was
         deleted, or replaced by an object with another uid. Without `over`, a missing object is created.
@@ -193,7 +198,7 @@ class Store:
             if over is not None and has_written(over["metadata"]):
                 await self._record_as_applied(over)
             wanted = self._annotated(body, meant)
-            if over is not None:  # with its uid, so that no other object of this name is changed
+            if over is not None:  # with the uid, so that no other object with this name is changed
                 wanted = {**wanted, "metadata": {**wanted["metadata"], "uid": over["metadata"]["uid"]}}
             stored = await self.kube.apply(wanted)
         except (KubeConflictError, KubeNotFoundError):
@@ -209,8 +214,8 @@ class Store:
 
     async def _record_as_applied(self, over: JsonObject) -> None:
         """Change the operator's entries in managedFields from the operation Update to Apply, so that a later apply
-        removes the fields that it omits. This is a separate request: if the process is killed after it, the next
-        process applies the object as if it had always been applied."""
+        removes the fields that it omits. This is a separate request. If the process is killed after this request, the
+        next process can apply the object normally."""
         live = over if "managedFields" in over["metadata"] else await self.kube.get(kind_of(over), *key_of(over))
         if live is not None and live["metadata"]["uid"] == over["metadata"]["uid"] and has_written(live["metadata"]):
             patch = identity(live)
@@ -225,7 +230,8 @@ class Store:
         self.learn(kind, stored)
 
     async def create(self, body: JsonObject) -> None:
-        """Raises KubeError: KubeConflictError if the name is taken, KubeInvalidError for a wrong or unknown field."""
+        """Create an object. Raises KubeConflictError if the name is taken, KubeInvalidError for a wrong or unknown
+        field, and other KubeErrors."""
         meant = digest(body)
         stored = await self.kube.create(self._annotated(body, meant), strict=True)
         self._record_write(body, meant, stored)
@@ -238,7 +244,8 @@ class Store:
         await self.kube.delete(kind, namespace, name, uid=body["metadata"]["uid"])
 
     async def delete_unchanged(self, kind: Kind, body: JsonObject) -> bool:
-        """Delete an object at this version. Returns False, and corrects the cache, if it changed. Raises KubeError."""
+        """Delete an object if it still has this resourceVersion. Otherwise, correct the cache and return False. Raises
+        KubeError."""
         metadata = body["metadata"]
         namespace, name = key_of(body)
         if await self.kube.delete(kind, namespace, name, uid=metadata["uid"], version=metadata["resourceVersion"]):
@@ -262,7 +269,8 @@ class Store:
         return True
 
     def saw_living(self, body: JsonObject) -> None:
-        """Record an owner that the API server has just returned. It counts as existing unless it is being deleted."""
+        """Record that the API server has just returned this owner. An owner that is being deleted does not count as
+        existing."""
         uid, now = body["metadata"]["uid"], self._clock.monotonic()
         self._living.pop(uid, None)
         if body["metadata"].get("deletionTimestamp"):
@@ -272,7 +280,8 @@ class Store:
             del self._living[oldest]
 
     async def content(self, kind: Kind, key: Key) -> JsonObject | None:
-        """The complete object at the cached or a newer version; read live if it was not kept. Raises KubeError."""
+        """The complete object at the cached or a newer version, read live if its content was not kept. Raises
+        KubeError."""
         cache = self._caches[kind]
         seen = cache.get(*key)
         if not cache.watched.view.metadata_only:
@@ -286,8 +295,8 @@ class Store:
         return found
 
     async def refresh(self, kind: Kind, key: Key) -> JsonObject | None:
-        """Read an object live, and correct its cached copy. An object that is not cached is not added, because the
-        watch may not select it. Raises KubeError."""
+        """Read an object live, and correct its cached copy. An object without a cached copy is not added to the cache,
+        because the watch may not select the object. Raises KubeError."""
         cache, found = self._caches.get(kind), await self.kube.get(kind, *key)
         if found is not None and cache is not None and not cache.watched.view.metadata_only:
             found = cache.watched.view.trim(found)
@@ -303,12 +312,13 @@ class Store:
         return found
 
     async def read_again(self, body: JsonObject) -> JsonObject | None:
-        """Read an object live like `refresh`; None if it was deleted or replaced by a namesake."""
+        """Read an object live like `refresh`; None if it was deleted, or replaced by another object of the same
+        name."""
         found = await self.refresh(kind_of(body), key_of(body))
         return found if found is not None and found["metadata"]["uid"] == body["metadata"]["uid"] else None
 
     def drop_owner(self, owner_uid: str) -> None:
-        """Forget what was applied for a deleted owner."""
+        """Drop the records of objects that were applied for a deleted owner."""
         self._living.pop(owner_uid, None)
         for address in self._children.pop(owner_uid, ()):
             self._applied.pop(address, None)
@@ -343,7 +353,7 @@ class Store:
         return assumed
 
     def _remember(self, address: Address, applied: _Applied) -> None:
-        self._drop(address)  # a deleted owner of the same name may have applied the object before
+        self._drop(address)  # the object may have been applied before for a deleted owner of the same name
         self._applied[address] = applied
         self._children.setdefault(applied.owner, set()).add(address)
 
@@ -357,7 +367,8 @@ class Store:
             del self._children[applied.owner]
 
     def _some_time_ago(self) -> float:
-        """A random time in the last UNWATCHED_SECONDS, so that objects assumed in place are not all read at once."""
+        """A random time in the last UNWATCHED_SECONDS, so that objects that are assumed to be in place are not all read
+        together."""
         return self._clock.monotonic() - UNWATCHED_SECONDS * 0.9 * self._chance.random()
 
     def _annotated(self, body: JsonObject, meant: str) -> JsonObject:
@@ -365,7 +376,7 @@ class Store:
 
 
 def holds(live: Any, meant: Any) -> bool:
-    """True if `live` contains everything in `meant`, and perhaps more. Lists must have the same length and order."""
+    """True if `live` contains all fields of `meant`, and perhaps others. Lists must have the same length and order."""
     if isinstance(meant, dict):
         return isinstance(live, dict) and all(
             key in live and holds(live[key], value) for key, value in meant.items() if value not in (None, {}, [])

@@ -3,9 +3,10 @@
 The first lists fill the caches, and the informer's watches continue from these lists. The first lists also prove that
 the CRDs exist and that the operator has its permissions; otherwise a warning names the kind and the namespace.
 
-Each namespace is listed separately, and is served while every kind that its reconciles read has been listed. If lists
-of a namespace are refused, because somebody withdrew the operator's permissions, nothing is done in this namespace, and
-no known object counts as deleted. The lists are retried, and other namespaces are not affected.
+Each namespace is listed separately, and is served only after every kind that its reconciles read has been listed. If
+lists of a namespace are refused, because somebody withdrew the operator's permissions, the operator stops serving this
+namespace, and counts none of its known objects as deleted. The lists are retried, and other namespaces are not
+affected.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ SOON_SECONDS: Final = 30.0
 """Pause in seconds before the second list. It is short, because neither the first list nor kopf's watches report a
 deletion between that list and the start of the watches."""
 LISTS_AT_ONCE: Final = 4
-"""Maximum number of concurrent lists. It limits memory, because each list keeps a page in memory. It is above 1,
+"""Maximum number of concurrent lists. The limit is low, because each list keeps a page in memory. It is above 1,
 because a namespace whose lists hang must not block other namespaces."""
 CHANGES_AT_ONCE: Final = 100
 REFUSALS: Final = (KubeForbiddenError, KubeNotFoundError)
@@ -42,7 +43,7 @@ class _Listing:
     """The state of the lists of one kind in one namespace.
 
     - `due`: time of the next list (seconds of the event loop's clock); `failures`: number of consecutive failures.
-    - `filled`: the cache is complete; `known`: the cache has been complete once.
+    - `filled`: the cache is complete; `known`: the cache has been complete at least once.
     - `apart`: the kind cannot be listed, and reconciles of other kinds do not need it.
     - `absent`: the API server does not know the kind.
     - `version`: the resourceVersion of the last list; `fresh`: set until a watch starts from that list.
@@ -60,7 +61,7 @@ class _Listing:
 
 class Sweeper:
     """Lists every watched kind in the served namespaces (an empty sequence means all). `serving` is set as soon as a
-    namespace is served, `returned` when a kind that the API server did not know before has been listed."""
+    namespace is served, `returned` when a previously unknown kind has been listed."""
 
     def __init__(
         self,
@@ -85,19 +86,21 @@ class Sweeper:
             metrics.cached_objects.labels(kind.kind).set_function(store.cache(kind).__len__)
 
     def serves(self, kind: Kind, namespace: str | None) -> bool:
-        """True if all kinds that the reconciles of `kind` read in this namespace have been listed."""
+        """True if all kinds that reconciles of `kind` need in this namespace have been listed."""
         listings = self._listings[None if None in self._listings else namespace]
         return all(each.filled or (each.apart and other is not kind) for other, each in listings.items())
 
     async def version(self, kind: Kind, namespace: str | None) -> str:
-        """The resourceVersion of the last list from which no watch has started; waits for the next list if needed."""
+        """The resourceVersion of the last list. If a watch has already started from that list, waits for the next
+        list."""
         listing = self._listings[namespace][kind]
         await listing.fresh.wait()
         listing.fresh.clear()
         return listing.version
 
     def again(self, kind: Kind, namespace: str | None, error: KubeError | None = None) -> None:
-        """List soon, as a watch cannot continue. If it is refused, the cache is incomplete until a list succeeds."""
+        """Schedule an early list, because a watch cannot continue. If the watch was refused, the cache is incomplete
+        until a list succeeds."""
         listing = self._listings[namespace][kind]
         listing.fresh.clear()
         if not isinstance(error, REFUSALS):
@@ -107,7 +110,7 @@ class Sweeper:
         self._wakes[namespace].set()
 
     async def run(self, changed: Changed) -> None:
-        """List periodically, and report each correction like a watch event. Never returns."""
+        """List periodically, and report each correction of a cache like a watch event. Never returns."""
         async with asyncio.TaskGroup() as tasks:
             for namespace in self._namespaces:
                 tasks.create_task(self._keep(namespace, changed), name=f"sweep-{namespace or 'all'}")
@@ -152,7 +155,7 @@ class Sweeper:
         if isinstance(error, REFUSALS):
             listing.filled = False
             listing.absent = isinstance(error, KubeNotFoundError)
-            # The operator waits for a CRD that has never existed, because an installation creates its CRDs one by one.
+            # The operator waits for a missing CRD, because an installation creates its CRDs one by one.
             may_miss = listing.known or isinstance(error, KubeForbiddenError)
             listing.apart = self._watched[kind].apart and may_miss
             self._show(kind, namespace, missing=True)
@@ -180,7 +183,8 @@ class Sweeper:
                 changed(kind, gone, Change.GONE)
 
     async def _sweep(self, watched: WatchedKind, namespace: str | None) -> tuple[list[Key], dict[Key, JsonObject]]:
-        """List page by page; returns the keys of missing or outdated cached objects, and the dropped objects."""
+        """List page by page and correct the cache. Returns the keys of objects that were missing or outdated in the
+        cache, and the dropped objects."""
         cache, corrected = self._store.cache(watched.kind), list[Key]()
         living, version = set[str](), 0
         kube = self._store.kube

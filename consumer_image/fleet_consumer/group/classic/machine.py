@@ -1,9 +1,9 @@
 """The classic member as a `GroupMachine`: dispatches events to functions that change one `MemberState`.
 
-It follows Java's `AbstractCoordinator` and `ConsumerCoordinator`, except that Java joins on the user's thread inside
-`poll`. This machine joins as soon as the protocol allows. It waits for the user's thread in two cases: in state
-REVOKING, until partitions of the old generation are given back, and after the poll timer has expired, until the user
-polls again.
+It follows Java's `AbstractCoordinator` and `ConsumerCoordinator`, with one difference. Java joins on the user's thread
+inside `poll`; this machine joins as soon as the protocol allows. It waits for the user's thread in two cases only. In
+state REVOKING it waits until partitions of the old generation are given back. After the poll timer has expired it waits
+until the user polls again.
 
 This module also handles the user's subscription calls and the resulting topics.
 """
@@ -26,7 +26,7 @@ def on_tick(member: MemberState, event: messages.Tick, _now: float) -> None:
 
 
 def on_subscribed(member: MemberState, event: messages.Subscribed, now: float) -> None:
-    """Apply a subscription; if it is the same as before, nothing changes."""
+    """Apply a subscription. An unchanged subscription has no effect."""
     member.polled_at = now
     topics = tuple(sorted(set(event.topics)))
     if member.state in (State.LEFT, State.FAILED):
@@ -114,7 +114,8 @@ def watch_topics(member: MemberState, now: float) -> None:
 
 
 IDLE_TICK_S = 1.0
-"""Seconds until the next Tick if no timer is set. After the poll timer has expired, a poll may go unnoticed as long."""
+"""Seconds until the next Tick if no timer is set; also the maximum delay until a `poll` after an expired poll timer is
+noticed."""
 
 
 class ClassicMachine:
@@ -151,7 +152,7 @@ class ClassicMachine:
 
     def next_deadline(self, now: float) -> float:
         """Return the time of the next Tick: the next timer, or `IDLE_TICK_S` from now if no timer is in the future.
-        Timers in the past do not count: the last `handle` did not act on them, so they wait for some other event."""
+        Timers in the past are ignored: the last `handle` did not act on them, so they wait for some other event."""
         member = self._member
         times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
         times += [
@@ -283,4 +284,4 @@ _RESPONSES: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, Any, float]
 """The trigger and handler of each response, keyed by the context of its request."""
 
 _LOST: Mapping[type, Trigger] = {messages.ForJoin: Trigger.JOIN_LOST, messages.ForSync: Trigger.SYNC_LOST}
-"""Triggers of requests that got no response, keyed by context. All other contexts have the trigger OTHER."""
+"""Triggers of requests that got no response, keyed by context. Contexts not listed here have the trigger OTHER."""

@@ -20,14 +20,14 @@ from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.groups import JoinGroupResponseMember, SyncGroupRequestAssignment
 
 ASSIGNMENT_VERSION = 3
-"""Version of the assignments that this client writes; readers fall back to the newest version that they know."""
+"""Version of the assignments that this client writes. Readers treat a newer version as the newest that they know."""
 VETTED = frozenset({"cooperative-sticky"})
-"""Cooperative assignors that never move a partition directly from one member to another, so that (as in Java) their
-plans are not checked for such moves."""
+"""Cooperative assignors that never move a partition directly from one member to another. As in Java, their plans are
+not checked for such moves."""
 
 
 def read_subscriptions(members: Iterable[JoinGroupResponseMember]) -> dict[str, Subscription]:
-    """Return subscriptions by member id. An unreadable one counts as empty, so that its member stays in the group."""
+    """Return subscriptions by member id. An unreadable subscription counts as empty; its member stays in the group."""
     subscriptions = {}
     for member in members:
         try:
@@ -50,7 +50,7 @@ def wanted_topics(subscriptions: Mapping[str, Subscription]) -> frozenset[str]:
 
 
 def owned_counts(subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
-    """Return the minimum partition count of each topic, derived from the partitions that members claim to own."""
+    """Return each topic's minimum partition count, derived from the partitions that members claim to own."""
     counts: dict[str, int] = {}
     for subscription in subscriptions.values():
         for topic, numbers in subscription.owned.items():
@@ -62,7 +62,8 @@ def plan(
     assignor: Assignor, cluster: ClusterView, subscriptions: Mapping[str, Subscription], *, cooperative: bool = False
 ) -> tuple[SyncGroupRequestAssignment, ...]:
     """Run the assignor and encode each member's assignment. Raises AssignorFailed, or any error that the assignor
-    raises. `cooperative`: members keep reading, so a partition that moves must have no owner for one rebalance."""
+    raises. `cooperative`: members keep reading during the rebalance, so a moved partition must stay unassigned for one
+    generation."""
     plans = assignor.assign(cluster, subscriptions)
     _check(assignor.name, cluster, subscriptions, plans)
     if cooperative and assignor.name not in VETTED:
@@ -139,7 +140,8 @@ def _check_nothing_moves_directly(
 
 
 def run_assignor(action: messages.RunAssignor) -> messages.Planned | messages.PlanFailed:
-    """Make the group's plan. An error raised by the assignor is the `__cause__` of the error in PlanFailed."""
+    """Make the group's plan. If the assignor raises an error, that error is the `__cause__` of the error in
+    PlanFailed."""
     try:
         assignments = plan(action.assignor, action.cluster, action.subscriptions, cooperative=action.cooperative)
     except AssignorFailed as failure:

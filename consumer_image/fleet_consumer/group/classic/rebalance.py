@@ -1,10 +1,10 @@
 """Rebalance of a classic member: give up partitions, join, plan, sync, apply the assignment.
 
 Eager members give up all partitions before they join. Cooperative members (KIP-429) keep their partitions and give up
-only partitions that the new assignment takes from them. They then join again, so that the leader can assign those
+only the partitions that the new assignment revokes. They then join again, so that the leader can assign the revoked
 partitions to other members. The module follows Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
-Assignors are notified of the assignment on the coordinator thread, because a call on the user's thread might come after
-the next JoinGroup was sent.
+Assignors are notified of the assignment on the coordinator thread. A call on the user's thread might come after the
+next JoinGroup was sent.
 
 Decision: docs/decisions/0007-cooperative-members.md.
 """
@@ -40,17 +40,18 @@ from fleet_consumer.wire.groups import (
 )
 
 SUBSCRIPTION_VERSION = 3
-"""Version of the subscriptions that this client writes; readers fall back to the newest version that they know."""
+"""Version of the subscriptions that this client writes. Readers treat a newer version as the newest that they know."""
 
 HASTY_REJOINS_MAX = 5
-"""Maximum number of consecutive rejoins without a wait. Java has no limit, and so would flood a broken broker."""
+"""Maximum number of consecutive rejoins without a wait. Java has no such limit and can flood a faulty broker."""
 
 
 # Before the rebalance: partitions to give up.
 
 
 def advance(member: MemberState, now: float) -> None:
-    """Start the requested rebalance if it may start now; repeat the leader's Metadata request when it is due."""
+    """Start the requested rebalance if it may start now. Repeat the leader's Metadata request when that request is
+    due."""
     attempt = member.attempt
     if attempt is not None:
         if attempt.metadata_retry_at is not None and now >= attempt.metadata_retry_at:
@@ -73,15 +74,16 @@ def _may_rejoin(member: MemberState, now: float) -> bool:
     if now < member.next_join_at or now - member.polled_at > member.settings.max_poll_interval_s:
         return False
     if member.state is State.STABLE and member.lookup.address is None:
-        return False  # Keep reading until the coordinator is known.
+        return False  # Members keep reading until the coordinator is known.
     if member.giving_back is not None:
-        return False  # A join now would report the partitions as free while the user still reads them.
-    # The pattern must be matched against metadata that is not older than the reason to join.
+        return False  # A JoinGroup sent now would report the partitions as free while the user still reads them.
+    # Match the pattern against metadata that is newer than the reason to join.
     return not member.match_stale
 
 
 def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
-    """Return the callback that must run before the join, and its partitions. Without partitions, no callback runs."""
+    """Return the callback that must run before the join, and its partitions. If there are no partitions, no callback
+    runs."""
     if not member.identity.valid:
         return CallBackKind.LOST, member.owned
     if not member.cooperative:
@@ -109,9 +111,9 @@ def on_called_back(member: MemberState, event: messages.CalledBack, _now: float)
 
 
 def _prepare_join(member: MemberState, reason: str) -> None:
-    """Start an attempt. An action collects the user data for its JoinGroup, because assignors may be user code."""
+    """Start an attempt: request the user data for its JoinGroup by an action, because assignors may be user code."""
     attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
-    # Confirmation must not take long: the other members wait for the plan for at most one rebalance timeout.
+    # Metadata must be confirmed soon: the other members wait for the plan for at most one rebalance timeout.
     attempt.unconfirmed = UnconfirmedTopics(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
     member.actions.append(messages.CollectUserData(attempt, tuple(member.assignors.values())))
 
@@ -220,7 +222,7 @@ def _joined(member: MemberState, attempt: RebalanceAttempt, response: JoinGroupR
         member.move(State.PLANNING)
         _request_counts(member, attempt)
     else:
-        # A restarted static leader keeps the old plan (KIP-814), but watches the topics like any leader.
+        # A restarted static leader keeps the old plan (KIP-814), but watches the topics like any other leader.
         _sync(member, attempt, (), now)
 
 
@@ -239,7 +241,7 @@ def on_plan_metadata(member: MemberState, context: messages.ForPlan, response: A
     topics, owned = wanted_topics(attempt.subscriptions), owned_counts(attempt.subscriptions)
     view = view_of(response, topics, member.watch.counts, owned)
     if attempt.unconfirmed.remaining(view, now):
-        # A plan without the unconfirmed topics would take their partitions from all members.
+        # A plan without the unconfirmed topics would revoke their partitions from all members.
         attempt.metadata_retry_at = now + member.join_backoff.next()
         return
     member.report_denied(view.denied)
@@ -365,19 +367,19 @@ def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float)
 
 
 def _hastily(member: MemberState, now: float) -> float:
-    """Return the time of an immediate rejoin: now or, after more than `HASTY_REJOINS_MAX` in a row, after a backoff."""
+    """Return the time of an immediate rejoin: now, or after a backoff if `HASTY_REJOINS_MAX` is exceeded."""
     member.hasty_rejoins += 1
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 
 
 def is_awaited(member: MemberState, context: messages.ForJoin | messages.ForSync) -> bool:
-    """True while the outcome of this request is awaited: it is of the current attempt and not handled yet."""
+    """True if the request belongs to the current attempt and its outcome has not been handled yet."""
     state = State.JOINING if isinstance(context, messages.ForJoin) else State.SYNCING
     return context.attempt is member.attempt and member.state is state
 
 
 def _is_stale(member: MemberState, api: Api, context: messages.ForJoin | messages.ForSync, code: int) -> bool:
-    """True for a response that is not awaited. If its error is FENCED_INSTANCE_ID, the member nevertheless ends."""
+    """True for a response that is no longer awaited. FENCED_INSTANCE_ID ends the member even in such a response."""
     if is_awaited(member, context):
         return False
     if code == ErrorCode.FENCED_INSTANCE_ID:

@@ -1,8 +1,8 @@
 """Session of a classic member: coordinator lookup, heartbeats, poll timer, effects of commits on the membership.
 
 A cooperative member sends heartbeats with its old generation while its JoinGroup waits (Java sends none). Otherwise
-`fence_deadline` would pass, and no more records of the partitions that it keeps would be returned. Errors in the
-responses to these heartbeats have no effect; only the JoinGroup response decides.
+`fence_deadline` would pass, and the user would get no more records of the kept partitions. Errors in the responses to
+these heartbeats are ignored; only the JoinGroup response decides.
 
 Decision: docs/decisions/0007-cooperative-members.md.
 """
@@ -52,7 +52,7 @@ def on_lookup_response(member: MemberState, _context: messages.ForLookup, respon
 
 def look_up(member: MemberState, now: float) -> None:
     """Give up a coordinator that has not answered for a session timeout; send FindCoordinator when it is due. The
-    silent coordinator may hang, or another broker may have taken over. The member keeps its identity."""
+    coordinator may hang, or another broker may be the coordinator now. The member keeps its identity."""
     if member.state in HEARTBEATING and member.identity.valid and now >= member.heartbeat.session_deadline:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):
@@ -63,7 +63,7 @@ def look_up(member: MemberState, now: float) -> None:
 
 
 def leave_late(member: MemberState, now: float) -> None:
-    """For a member that was closed while its coordinator was unknown, look the coordinator up, then send LeaveGroup."""
+    """Look up the coordinator, then send the LeaveGroup of a member that was closed without a known coordinator."""
     look_up(member, now)
     reason = member.late_leave
     if reason is not None and member.lookup.address is not None:
@@ -76,15 +76,15 @@ def leave_late(member: MemberState, now: float) -> None:
 
 def on_heartbeat_response(member: MemberState, context: messages.ForHeartbeat, response: Any, now: float) -> None:
     code = response.error_code
-    # After a close the broker may answer that the member is unknown, if LeaveGroup overtook the heartbeat.
+    # After a close, the broker may not know the member any more, because it handled LeaveGroup before the heartbeat.
     if context.identity is not member.identity or member.state is State.LEFT:
         return
     match rule_for(Api.HEARTBEAT, code).verdict:
         case verdict if member.joining_with_partitions and verdict not in (Verdict.OK, Verdict.REJOIN):
-            # The error may only show that the broker has started the next generation; the JoinGroup response decides.
+            # The error may only mean that the broker has started the next generation; the JoinGroup response decides.
             member.heartbeat.retry_later(now)
         case (Verdict.OK | Verdict.REJOIN) as verdict:
-            # OK proves stability only for a synced member: the broker also returns OK in CompletingRebalance.
+            # OK means a stable group only for a synced member: the broker also returns OK in CompletingRebalance.
             synced = member.state in (State.STABLE, State.REVOKING)
             member.heartbeat.succeeded(context.sent_at, now, stable=synced and verdict is Verdict.OK)
             member.lookup.settled()
@@ -119,11 +119,11 @@ def heartbeat(member: MemberState, now: float) -> None:
 
 
 def expire_poll_timer(member: MemberState, now: float) -> None:
-    """Give up the membership if the user has not polled for too long, because a hung thread must not keep its
-    partitions. The member joins again only after the user has polled.
+    """Give up the membership if the user has not polled for too long: a hung thread must not keep its partitions. The
+    member joins again only after the user has polled.
 
-    A dynamic member sends LeaveGroup. A static member does not (KIP-345), so its partitions move when its session ends,
-    unless it is restarted before that.
+    A dynamic member sends LeaveGroup. A static member does not (KIP-345): its partitions move when its session times
+    out, unless the member restarts earlier.
     """
     late = now - member.polled_at > member.settings.max_poll_interval_s
     if not late or member.state not in HEARTBEATING or not member.identity.valid:
@@ -138,7 +138,8 @@ def expire_poll_timer(member: MemberState, now: float) -> None:
 
 
 def on_leave_response(member: MemberState, context: messages.ForLeave, _response: Any, _now: float) -> None:
-    """Finish closing, even if LeaveGroup failed: the session timeout then removes the member, as in Java."""
+    """Finish closing, even if LeaveGroup failed: as in Java, the broker then removes the member at the session
+    timeout."""
     if context.closing:
         member.leaving = False
 
@@ -156,7 +157,7 @@ def on_commit_requested(member: MemberState, event: messages.CommitRequested, no
 
 
 def on_commit_response(member: MemberState, context: messages.ForCommit, response: Any, now: float) -> None:
-    """Handle an OffsetCommit response: the commit's outcome, and its effect on the membership."""
+    """Handle an OffsetCommit response: finish or retry the commit, and apply its effect on the membership."""
     commit = context.commit
     if not member.commits.knows(commit):
         return

@@ -4,9 +4,9 @@ Fields that must change together, such as state, identity and attempt, are chang
 `session` and `machine` decide which methods to call. `actions` collects the actions for the coordinator thread, in
 order.
 
-A static leader that restarts within its session makes no plan (KIP-814). It must still notice topics that have more
-partitions than its predecessor's plan, including partitions added while it was down. The predecessor's plan is read
-from the members' assignments in DescribeGroups.
+A static leader that restarts within its session makes no plan (KIP-814). It must still notice partitions that its
+predecessor's plan lacks, including partitions added while the leader was down. The predecessor's plan is read from the
+members' assignments in DescribeGroups.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class OldPlan:
         self.wanted = False
 
     def want(self) -> None:
-        """Start the lookup, because this member leads the group and does not know the plan in use."""
+        """Start the lookup. Called when this member leads the group and does not know the current plan."""
         self.wanted = True
         self._next_at = NEVER
 
@@ -45,17 +45,17 @@ class OldPlan:
         return self.wanted and now >= self._next_at
 
     def asked(self, now: float, timeout_s: float) -> None:
-        """Record that DescribeGroups was sent; a lost response delays the next request by at most its timeout."""
+        """Record that DescribeGroups was sent. If its response is lost, the next request is sent after the timeout."""
         self._next_at = now + timeout_s
 
     def retry_later(self, now: float) -> None:
         self._next_at = now + self._backoff.next()
 
     def answered(self, response: DescribeGroupsResponse, now: float) -> dict[str, int] | None:
-        """Return the number of partitions of each topic in the plan, or None if the response does not show the plan.
+        """Return each topic's partition count in the plan, or None if the response lacks the plan.
 
-        A principal with Read on a group may also describe it. If the broker refuses nevertheless, the lookup ends, and
-        the member continues with the partition counts that it knows.
+        Read on a group includes Describe. If the broker refuses DescribeGroups nevertheless, the lookup ends, and the
+        member continues with the partition counts that it knows.
         """
         group = response.groups[0] if response.groups else None
         if group is None or group.error_code != ErrorCode.NONE:
@@ -78,9 +78,9 @@ class OldPlan:
 
 
 JOIN_GRACE_S = 5.0
-"""Seconds by which the timeout of a JoinGroup or SyncGroup exceeds the rebalance timeout, as in Java."""
+"""Seconds added to the rebalance timeout for the timeout of a JoinGroup or SyncGroup, as in Java."""
 REJOINS_MAX = 10
-"""Maximum number of rejoins that a member remembers."""
+"""Maximum length of `MemberState.rejoins`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +91,8 @@ class MemberState:
     assignors: Mapping[str, Assignor]
     """Assignors by name, the preferred assignor first."""
     cooperative: bool
-    """True if all assignors are cooperative. As in Java, a member uses the highest protocol that they all support."""
+    """True if all assignors are cooperative. As in Java, a member uses the highest rebalance protocol that all its
+    assignors support."""
 
     # Components with their own timers.
     lookup: CoordinatorLookup
@@ -107,7 +108,7 @@ class MemberState:
     """The trigger that is being handled; `move` allows only the moves that the table has for it."""
     identity: messages.MemberIdentity = field(default_factory=messages.MemberIdentity)
     attempt: messages.RebalanceAttempt | None = None
-    """The attempt in progress. In UNJOINED and STABLE, it waits for the assignors' user data for its JoinGroup."""
+    """The attempt in progress. In UNJOINED and STABLE, its JoinGroup still waits for the assignors' user data."""
     leader: bool = False
     rejoin_reason: str | None = None
     """The reason for the next JoinGroup, or None if no JoinGroup is to be sent."""
@@ -131,16 +132,17 @@ class MemberState:
     # Ownership.
     owned: PartitionsByTopic = field(default_factory=dict)
     giving_back: messages.CallBack | None = None
-    """The callback that gives partitions back. JoinGroup waits for it, or two members could read one partition."""
+    """The callback that gives partitions back. JoinGroup waits for this callback; otherwise two members could read one
+    partition."""
 
     # User.
     polled_at: float = NEVER
     coordinator_wanted: bool = False
     """True if lookups or commits of manually assigned partitions need the coordinator even without a subscription."""
     leaving: bool = False
-    """True if the member is closed, but its LeaveGroup is in flight or waits until the coordinator is found."""
+    """True if the member is closed, but its LeaveGroup is in flight or waits for the coordinator lookup."""
     late_leave: str | None = None
-    """The reason for a LeaveGroup that waits until the coordinator is found, or None."""
+    """The reason for a LeaveGroup that waits for the coordinator lookup; None if no LeaveGroup waits."""
 
     # For snapshots.
     fatal: errors.ConsumerError | None = None
@@ -149,7 +151,7 @@ class MemberState:
     rejoins: tuple[Rejoin, ...] = ()
     """The last rejoins that led to a generation, oldest first."""
     first_reason: str | None = None
-    """The original reason for the current rejoin; failed attempts have their own reasons."""
+    """The original reason for the current rejoin; attempts after a failed attempt have further reasons."""
 
     actions: list[messages.Action] = field(default_factory=list)
     """Actions that result from the event being handled."""
@@ -158,15 +160,15 @@ class MemberState:
     def joining_with_partitions(self) -> bool:
         """True while the JoinGroup of a cooperative member waits and the member keeps reading its partitions.
 
-        As long as other members may still join (PreparingRebalance), the broker accepts heartbeats and commits of the
-        old generation, so heartbeats still renew the session.
+        While other members may still join (PreparingRebalance), the broker accepts heartbeats and commits of the old
+        generation. So heartbeats still renew the session.
         """
         return self.state is State.JOINING and bool(self.owned)
 
     @property
     def commit_context(self) -> CommitContext:
-        """The state that commits depend on. In state REVOKING, the group is in PreparingRebalance at the broker, which
-        accepts commits of the old generation."""
+        """The member's state, for commits. In state REVOKING, the group is in PreparingRebalance at the broker, and the
+        broker accepts commits of the old generation."""
         holds, valid = self.cooperative and bool(self.owned), self.identity.valid
         joining, rebalancing = self.state is State.JOINING, self.state in IN_REBALANCE
         open_ = self.state in (State.STABLE, State.REVOKING) or (joining and holds)
@@ -194,7 +196,8 @@ class MemberState:
         if isinstance(context, messages.ForJoin | messages.ForSync):
             channel, timeout_s = messages.Channel.JOIN, max(timeout_s, self.settings.rebalance_timeout_s + JOIN_GRACE_S)
         elif isinstance(context, messages.ForHeartbeat):
-            # Limited timeout: a response after the session timeout does not prove that the session is alive.
+            # The timeout is limited, because a response after the session timeout does not show that the session is
+            # alive.
             timeout_s = min(timeout_s, self.settings.session_timeout_s)
         address = None if anywhere else self.lookup.address
         self.actions.append(messages.Send(address, channel, request, timeout_s, context))
@@ -202,14 +205,14 @@ class MemberState:
     def leave(self, reason: str, *, closing: bool) -> None:
         """Send LeaveGroup if the member has a member id.
 
-        If the coordinator is unknown, a closing member waits until it is found; otherwise the group would have to wait
+        If the coordinator is unknown, a closing member waits for its lookup. Without LeaveGroup, the group would wait
         for the session timeout. Java's consumer closes without LeaveGroup in that case.
         """
         if not self.identity.member_id:
             return
         if self.lookup.address is not None:
             self.leaving = closing
-            # A static member also sends its instance id, or the broker would keep it as a member (KIP-1092).
+            # A static member also sends its instance id; otherwise the broker would keep the member (KIP-1092).
             member = LeaveGroupRequestMember(
                 member_id=self.identity.member_id,
                 group_instance_id=self.settings.instance_id,
@@ -227,13 +230,13 @@ class MemberState:
         self.denied |= denied
 
     def give_up_coordinator(self, now: float) -> None:
-        """Disconnect from a silent coordinator: on these connections, requests would wait behind the unanswered one."""
+        """Disconnect from a coordinator that does not answer: new requests would wait behind the unanswered request."""
         if self.lookup.address is not None:
             self.actions.append(messages.Disconnect(self.lookup.address))
             self.lookup.lost(now)
 
     def request_rejoin(self, reason: str) -> None:
-        """Request a rejoin. An earlier request keeps its reason, because later reasons are often its consequences."""
+        """Request a rejoin. The reason of an earlier request is kept, because later reasons often follow from it."""
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
         if self.first_reason is None:
@@ -263,7 +266,7 @@ class MemberState:
         self.next_join_at = next_join_at
 
     def reset(self, *, keep_member_id: bool, reason: str) -> None:
-        """Forget generation and (unless `keep_member_id`) member id, which are no longer valid. Partitions are lost."""
+        """Discard the invalid generation and, unless `keep_member_id`, the member id. The partitions are lost."""
         self.identity = messages.MemberIdentity(member_id=self.identity.member_id if keep_member_id else "")
         self.heartbeat.stop()
         self.attempt = None

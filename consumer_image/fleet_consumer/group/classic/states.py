@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """A member's progress through the protocol. Each value has Kafka's name for the state, and the state's meaning."""
+    """A member's state. Each value has Kafka's name for the state, and an explanation."""
 
     IDLE = ("Unjoined", "no subscription")
     UNJOINED = ("Unjoined", "joins once the coordinator is known, the backoff has passed and the user polls")
@@ -51,13 +51,13 @@ class Trigger(Enum):
 
 
 _FATAL = (Trigger.LOGIN_REFUSED, Trigger.LOOKUP, Trigger.JOIN, Trigger.SYNC, Trigger.COMMIT)
-"""Triggers that may end a member in any state, even by a late response, because FENCED_INSTANCE_ID is always final."""
+"""Triggers that may end a member in any state: FENCED_INSTANCE_ID is final, even in a late response."""
 
 Moves = Mapping[Trigger, frozenset[State]]
 
 
 def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
-    """Build one row of the table: the moves shared by several states (`ends`), and the moves of one state."""
+    """Build one row of the table from moves that several states share (`ends`) and the moves of one state."""
     row = dict(ends)
     for trigger, targets in moves.items():
         own = frozenset(targets if isinstance(targets, tuple) else (targets,))
@@ -107,10 +107,10 @@ MOVES: Mapping[State, Moves] = {
 }
 
 HEARTBEATING = frozenset({State.REVOKING, State.PLANNING, State.SYNCING, State.STABLE})
-"""States in which the broker expects heartbeats. While its JoinGroup waits, a member is alive without heartbeats."""
+"""States in which the broker expects heartbeats. While a member's JoinGroup waits, the broker expects none."""
 
 IN_REBALANCE = frozenset({State.REVOKING, State.JOINING, State.PLANNING, State.SYNCING})
-"""States in which a commit fails with RebalanceInProgress if the broker does not accept it at that moment."""
+"""States in which a commit that the broker refuses fails with RebalanceInProgress."""
 
 
 class IllegalMove(Exception):

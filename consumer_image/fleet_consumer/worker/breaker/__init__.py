@@ -1,1 +1,1 @@
-"""The retry budget's breaker: its decisions, and the watch that lets retry workers follow it."""
+"""The breaker of a retry budget: the decisions, and a thread that reads the main workers' breaker states."""

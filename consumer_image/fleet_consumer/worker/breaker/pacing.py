@@ -1,12 +1,12 @@
 """Breakers of the consume loop: the pace of handling, and the action for a failed record.
 
-The loop asks for the pace before each poll. `outcomes` asks for the action at each failure that another attempt may
-fix. Successes are counted by run, not by record, but always before a later failure is reported.
+The loop asks for the pace before each poll. `outcomes` asks for the action after each retriable failure. Successes are
+counted per batch of handled records, but always before a later failure is reported.
 
-With a retry policy, a main worker counts successes and failures (`retry.budget`) and writes its breaker state into its
-commits: open, or closed while records succeed. Retry workers read only records that failed before, so their own counts
-hardly distinguish poison records from an outage. They use the state of the main workers, and their own counts only
-while no state is published. Used by the consume loop's thread only, except `snapshot`.
+With a retry policy, a main worker counts successes and failures (`retry.budget`). It writes its breaker state into the
+metadata of its commits: open, or closed while records succeed. Retry workers read only records that failed before, so
+their own counts hardly distinguish poison records from an outage. They therefore follow the main workers' state, and
+use their own counts only while no state is published. Only the consume loop's thread uses a pacing, except `snapshot`.
 
 Decision: docs/decisions/0025-status-and-breakers.md.
 """
@@ -26,7 +26,7 @@ from fleet_consumer.worker.logs import fields
 
 @dataclass(frozen=True, slots=True)
 class BreakerSnapshot:
-    """A breaker's state for reports. `since` is in wall-clock seconds, `failure_percent` is the share of failures in
+    """A breaker's state for reports. `since` is in wall-clock seconds. `failure_percent` is the share of failures in
     the breaker's window."""
 
     state: str
@@ -38,7 +38,7 @@ class BreakerSnapshot:
 class Pace(Enum):
     FULL = "full"
     PROBE = "probe"
-    """One record at a time. Its outcome decides the next state of the breaker."""
+    """Handle one record at a time. The outcome of this record decides the next state of the breaker."""
     STOP = "stop"
 
 
@@ -48,31 +48,31 @@ class FailureAction(Enum):
     PROCEED = "proceed"
     """Send the record to its next attempt, or to the failed topic if no attempt is left."""
     STAY = "stay"
-    """Keep the record in its partition and handle it again later, without using an attempt."""
+    """Handle the record again later, at its place in the partition. The failure does not use up an attempt."""
     FAIL = "fail"
     """Send the record to the failed topic, even if attempts are left."""
 
 
 class Pacing:
-    """The pacing without a retry budget, which is always at full speed."""
+    """The pacing without a retry budget: always full speed."""
 
     breaker_state = ""
-    """The breaker's state for the metadata of commits."""
+    """The breaker's state, as written into the metadata of commits; empty if none is published."""
     _successes = 0
     """Number of successes to add to the breaker's count when it is next used."""
     snapshot: BreakerSnapshot | None = None
-    """The breaker's state for reports, replaced as a whole; None without a budget. Any thread."""
+    """The breaker's state for reports; None without a budget. Any thread may read it."""
 
     def succeeded(self, count: int) -> None:
-        """Count records whose handlers did not raise an error."""
+        """Count `count` records that were handled without an error."""
         self._successes += count
 
     def pace(self, *, idle: bool) -> Pace:
-        """Return the current pace. If `idle`, the last poll was empty and no record is being handled."""
+        """Return the current pace. `idle` means that the last poll was empty and no record is being handled."""
         return Pace.FULL
 
     def failed(self) -> FailureAction:
-        """Count a failure that another attempt may fix, and return the action for its record."""
+        """Count a retriable failure, and return the action for the failed record."""
         return FailureAction.PROCEED
 
 
@@ -82,33 +82,33 @@ STATE_S: Final = 15.0
 """Lifetime in seconds of a published breaker state. If a main worker dies while its breaker is open, retry workers
 pause up to this time."""
 RENEW_S: Final = 5.0
-"""A state is renewed this many seconds before it expires, so that a failed commit can be retried and retry workers can
-read the new state in time."""
+"""A published state is renewed this many seconds before it expires. This leaves time to retry a failed commit, and for
+the retry workers to read the new state."""
 WELL_S: Final = 5.0
-"""Time in seconds after a success during which the breaker is published as closed. An older success does not rule out
-an outage."""
+"""The breaker is published as closed only for this many seconds after a success. An older success does not rule out an
+outage."""
 
 OWN_RECORDS_MAX: Final = 10
 """Upper limit of `min_records` for a retry worker's own breaker, even if the budget has a higher value. This breaker
-counts only while no main worker publishes a state, and each further record is a wasted attempt."""
+counts only while no main worker publishes a state, and during an outage each counted record wastes an attempt."""
 
 NEVER: Final = 10**12
-"""A number of records that is never reached. It is `min_records` of a retry worker's own breaker if the policy has no
-budget, so that the worker only follows the main workers. Otherwise records that never succeed, which are normal, would
-pause retries while the main topic is quiet."""
+"""`min_records` of a retry worker's own breaker if the policy has no budget. The number is never reached, so the worker
+only follows the main workers' breakers. Some records never succeed, which is normal. A smaller number would let such
+records pause the retries while the main topic is quiet."""
 
 TRIAL_S: Final = 600.0
-"""Longest time in seconds for which open breakers of main workers pause a retry worker. It then tries records
-itself."""
+"""Longest time in seconds for which open breakers of main workers pause a retry worker. After this time the retry
+worker tries single records."""
 
 SNAPSHOT_S: Final = 1.0
-"""Maximum age in seconds of the snapshot of a closed breaker."""
+"""Seconds between two snapshots while the breaker's state does not change."""
 
 PACES: Final = {BreakerState.CLOSED: Pace.FULL, BreakerState.HALF_OPEN: Pace.PROBE, BreakerState.OPEN: Pace.STOP}
 
 
 class BudgetPacing(Pacing):
-    """Pacing of a main worker by the budget of the newest policy revision; without a budget always full speed."""
+    """A main worker's pacing, controlled by the budget of the newest policy revision. Full speed without a budget."""
 
     def __init__(self, policies: Callable[[], Policies | None], clock: Clock) -> None:
         self._policies = policies
@@ -125,8 +125,8 @@ class BudgetPacing(Pacing):
     def pace(self, *, idle: bool) -> Pace:
         """Return full speed while the breaker is closed, one record at a time while it is half open.
 
-        A half-open breaker closes if no record arrives within a cooldown. Retry workers pause while the breaker is half
-        open, and would otherwise pause indefinitely after the main topic has become quiet.
+        A half-open breaker closes if no record arrives within a cooldown. Retry workers pause while the main workers'
+        breakers are half open. Without this rule, they would pause indefinitely after the main topic became quiet.
         """
         breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
@@ -144,10 +144,10 @@ class BudgetPacing(Pacing):
         return PACES[state] if pauses else Pace.FULL
 
     def failed(self) -> FailureAction:
-        """Proceed while the breaker is closed, or after `PROBES_IN_VAIN` failed probes. Otherwise the record stays, or
-        fails if the budget's action is `Fail`.
+        """Return PROCEED while the breaker is closed. Otherwise return FAIL if this is the budget's action, else STAY.
 
-        The record whose failure opens the breaker is the first to stay.
+        Instead of STAY, every `PROBES_IN_VAIN`th failed probe gets PROCEED. The failure that opens the breaker already
+        gets FAIL or STAY.
         """
         breaker = self._current()
         if breaker is None or breaker.failed(self._clock.monotonic()) is BreakerState.CLOSED:
@@ -157,7 +157,7 @@ class BudgetPacing(Pacing):
         return FailureAction.PROCEED if breaker.makes_way else FailureAction.STAY
 
     def _current(self) -> Breaker | None:
-        """Return the breaker, with the current policy's budget and all successes counted; None without a budget."""
+        """Apply the policy's current budget and the pending successes; return the breaker, None without a budget."""
         budget = _budget(self._policies())
         successes, self._successes = self._successes, 0
         if budget is None:
@@ -173,7 +173,7 @@ class BudgetPacing(Pacing):
         return self._breaker
 
     def _well(self, now: float) -> bool:
-        """Return True if records succeeded within `WELL_S`, and the failure rate is within the budget."""
+        """Return True if a record succeeded in the last `WELL_S` seconds and the failure rate is within the budget."""
         breaker = self._breaker
         assert breaker is not None, "there is a budget"
         return now < self._well_until and breaker.failure_percent(now) <= breaker.budget.max_failure_percent
@@ -184,7 +184,7 @@ class BudgetPacing(Pacing):
         self._snapshot_at = now + SNAPSHOT_S
         percent = breaker.failure_percent(now)
         if state is not self._shown:
-            # Half open is part of an open period. Only the beginning and the end of the whole period are logged.
+            # Half open counts as part of the open period. Only the beginning and the end of this period are logged.
             if BreakerState.CLOSED in (state, self._shown):
                 LOG.warning("the breaker is %s", state.value.lower(), extra=fields(failurePercent=percent))
             self._shown, self._since = state, self._clock.wall()
@@ -193,7 +193,7 @@ class BudgetPacing(Pacing):
     def _renew_state(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
         is_open = state is not BreakerState.CLOSED
         if not wanted:
-            # A closed state expires on its own. No commit is needed to withdraw it when no more records arrive.
+            # A published closed state simply expires. It needs no commit to withdraw it when no more records arrive.
             if self._written_open:
                 self.breaker_state = ""
             self._written_open, self._renew_at = False, float("-inf")
@@ -207,10 +207,10 @@ class BudgetPacing(Pacing):
 class FollowingPacing(Pacing):
     """A retry worker's pacing: it stops while the main workers' breakers are open, and continues while they are closed.
 
-    While their commits carry no state, and the policy has a budget, the retry worker's own breaker decides, based on
-    the retried records. Otherwise nobody would notice an outage while the main topic is quiet. After the main workers'
-    breakers were open, this breaker first tries single records. It does so after `TRIAL_S` even if they are still open,
-    because a few bad workers must not stop retries indefinitely.
+    While the main workers' commits carry no state, and the policy has a budget, the retry worker's own breaker decides,
+    based on the retried records. Otherwise nobody would notice an outage while the main topic is quiet. After the main
+    workers' breakers were open, the worker's own breaker first tries single records. After `TRIAL_S`, it tries single
+    records even if the main workers' breakers are still open: a few bad workers must not stop retries indefinitely.
     """
 
     def __init__(
@@ -237,14 +237,14 @@ class FollowingPacing(Pacing):
         state = BreakerState.OPEN if self._is_stopped(breaker, now) else breaker.state_at(now)
         if not idle or state is not BreakerState.HALF_OPEN:
             self._busy_at = now
-        # An idle breaker stays half open, because it has no record to try. It is shown as closed, and the next record
-        # is a trial.
+        # Without records to try, a half-open breaker stays half open. After a cooldown without records it is reported
+        # as closed, but the next record is still a trial.
         rests = state is BreakerState.HALF_OPEN and now - self._busy_at >= breaker.budget.cooldown_s
         self._show(BreakerState.CLOSED if rests else state, breaker.failure_percent(now))
         return PACES[state]
 
     def failed(self) -> FailureAction:
-        """Keep the record in its partition if an outage may be the cause of its failure."""
+        """Return STAY if an outage may have caused the failure, otherwise PROCEED."""
         breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
             return FailureAction.PROCEED
@@ -270,8 +270,11 @@ class FollowingPacing(Pacing):
         return self._breakers().closed_until > self._clock.wall()
 
     def _current(self) -> Breaker | None:
-        """Return the worker's own breaker with the current policy's budget; a new one while the main workers' breakers
-        are closed. Returns None unless the policy has a budget with the action `Pause`."""
+        """Return the worker's own breaker, with the current policy's budget and the pending successes.
+
+        Each call returns a new breaker while the main workers' breakers are published as closed. Returns None unless
+        the budget's action is `Pause`.
+        """
         policies = self._policies()
         budget, is_default = _budget(policies), policies is None or policies.newest.budget is None
         successes, self._successes = self._successes, 0

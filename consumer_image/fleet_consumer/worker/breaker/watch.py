@@ -1,9 +1,9 @@
 """A retry worker's view of the main workers' breakers.
 
-A separate thread requests the main group's commits from the coordinator about once a second. It has its own connection,
-because the consumer's connections belong to another group and carry heartbeats, which must not wait for these requests.
-The results are the times until which the breakers count as open or closed. The consume loop reads them; the thread
-decides nothing.
+A separate thread requests the main group's commits from the coordinator about once a second. The thread has its own
+connection. The consumer's connections belong to another group, and their heartbeats must not wait for these requests.
+The thread stores the times until which the breakers count as open or closed. The decisions are made by the consume
+loop, which reads these times.
 
 Decision: docs/decisions/0014-waiting-and-stopping.md.
 """
@@ -31,28 +31,28 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 POLL_INTERVAL_S: Final = 1.0
 ERROR_INTERVAL_S: Final = 5.0
-"""Wait in seconds after an error that is not retriable. After a response or a retriable error the wait is
-`POLL_INTERVAL_S`."""
+"""Seconds until the next request after an error that is not retriable. After a response or a retriable error, the
+interval is `POLL_INTERVAL_S`."""
 
 ANSWER_TIMEOUT_S: Final = 3.0
-"""Timeout in seconds of each request, and so the longest time that `close` waits for a silent broker."""
+"""Timeout of each request in seconds, and therefore the longest time that `close` waits for a silent broker."""
 
 
 class BreakerStates:
     """The breaker states in the metadata of commits. Pure: times are wall-clock seconds.
 
-    A state expires at the time that it contains, but no later than a fixed limit after it was first observed, because
-    the worker's clock may be wrong.
+    Each state contains its expiry time. It also expires a fixed time after it was first observed, because the clock of
+    the worker that wrote it may be wrong.
     """
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, tuple[bool, int, float]] = {}
 
     def combine(self, metadata: dict[TopicPartition, str], now: float) -> Breakers:
-        """Return the state of the main workers' breakers, based on the metadata of all commits of their group.
+        """Combine the states in `metadata` (the metadata of all commits of the main group) into one state.
 
-        The breakers count as open if more partitions report open than closed. If a single worker fails while others
-        succeed, that worker is at fault. Partitions without a state do not count.
+        The breakers count as open if more partitions report open than closed. If one
+        worker fails while the others succeed, this worker is the cause. Partitions without a state do not count.
         """
         before, self._seen = self._seen, {}
         open_until: list[float] = []
@@ -74,8 +74,8 @@ class BreakerStates:
 
 
 class BreakerWatch:
-    """The thread that reads the breaker states. The constructor starts nothing. After `follow(False)` it waits without
-    a connection.
+    """The thread that reads the breaker states. The constructor does not start the thread. After `follow(False)`, the
+    thread closes its connection and waits.
 
     States apply until they expire, so an unreachable broker neither opens nor closes a breaker.
     """
@@ -93,22 +93,22 @@ class BreakerWatch:
         self._logged: str | None = None
 
     def start(self) -> None:
-        """Start the thread. It reads states after `follow(True)`."""
+        """Start the thread. It reads no states before `follow(True)`."""
         self._thread = threading.Thread(target=self._run, name="breaker-watch", daemon=True)
         self._thread.start()
 
     def follow(self, wanted: bool) -> None:
-        """Read states while `wanted` (the budget's action is `Pause`). Any thread; cheap if nothing changes."""
+        """Begin (`wanted`) or stop reading states. Any thread may call this; a call without a change is cheap."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._changed.set()
 
     def breakers(self) -> Breakers:
-        """Return the main workers' breaker states as last observed. Any thread."""
+        """Return the main workers' last observed state; no state after `follow(False)`. Any thread."""
         return self._breakers if self._wanted else Breakers()
 
     def close(self) -> None:
-        """End the thread, within a few seconds. Idempotent."""
+        """End the thread and wait for it, at most a few seconds. Idempotent."""
         self._closed = True
         self._changed.set()
         if self._thread is not None:
@@ -122,7 +122,7 @@ class BreakerWatch:
                     self._watch()
                 else:
                     self._rest(None)
-            except Exception:  # if the thread ended unnoticed, retries would continue in every outage
+            except Exception:  # without this thread, retries would continue during every outage
                 LOG.exception("unexpected error in the watch of the main workers' breakers; restarting it")
                 self._rest(ERROR_INTERVAL_S)
 
@@ -173,14 +173,14 @@ class BreakerWatch:
         return metadata
 
     def _log(self, error: NetError | KafkaError) -> None:
-        """Log an error once per class, because it may last, and the consume loop logs unreachable brokers as well."""
+        """Log the error unless the previous error had the same class. The consume loop logs unreachable brokers too."""
         kind = type(error).__name__
         if kind != self._logged:
             self._logged = kind
             LOG.warning("the main workers' breakers cannot be read", extra=fields(reason=kind, error=str(error)))
 
     def _rest(self, seconds: float | None) -> None:
-        """Wait for a change, at most `seconds`. The event may be cleared here, because the caller checks `_wanted`
-        before it waits again."""
+        """Wait for `follow` or `close`, at most `seconds`. Clearing the event is safe, because the caller checks
+        `_wanted` and `_closed` before it waits again."""
         self._changed.wait(seconds)
         self._changed.clear()

@@ -1,7 +1,7 @@
-"""`fleet-consumer check`: tests in a separate pod whether a revision can work, before the fleet changes to it.
+"""`fleet-consumer check`: the pre-flight check of a revision, run in a separate pod before the rollout.
 
-Faults that only a new revision can fix are checked first, then brokers, credentials, topics and permissions. The first
-failure is the result. The check does not join the group, call the handler, or write anything.
+The check begins with faults that only a new revision can fix. Brokers, credentials, topics and permissions follow. The
+first failure is the result. The check does not join the group, call the handler, or write to Kafka.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ from fleet_consumer.worker.lifecycle.termination import report_result
 from fleet_consumer.worker.process import handler_of
 
 BROKER_PATIENCE_S: Final = 10.0
-"""Timeout of all broker requests together, enough for a new cluster to create `__consumer_offsets`."""
+"""Total timeout of all broker requests in seconds. A new cluster can create `__consumer_offsets` in this time."""
 
 HANDLER_PATIENCE_S: Final = 60.0
-"""Time in seconds within which an HTTP handler's container must listen."""
+"""Seconds within which the container of an HTTP handler must accept connections."""
 
 RETRY_INTERVAL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of a check. `reason` is a reason of the operator's conditions, `message` is for people."""
+    """Result of a check. `reason` is a CamelCase word for the operator's conditions; `message` is a sentence."""
 
     reason: str
     message: str
@@ -54,7 +54,7 @@ class CheckResult:
 
     @classmethod
     def refused(cls, error: Exception) -> "CheckResult":
-        """Return the result for unusable settings or an unusable handler."""
+        """Return the result for an error in the settings or in the handler."""
         return cls(str(getattr(error, "reason", type(error).__name__)), str(error), EXIT_SETTINGS)
 
     def report(self) -> None:
@@ -63,7 +63,7 @@ class CheckResult:
 
 
 class _Surroundings(Exception):
-    """A fault outside of the revision. If `passing` is true, the fault may end soon."""
+    """A fault outside the revision. If `passing` is true, the fault may be temporary and the request is repeated."""
 
     def __init__(self, reason: str, message: str, *, passing: bool = False) -> None:
         super().__init__(message)
@@ -72,8 +72,10 @@ class _Surroundings(Exception):
 
 
 def check(path: str, clock: Clock | None = None) -> CheckResult:
-    """Check everything that can be checked without joining the group. Takes at most about 30 s, and up to 60 s more for
-    an HTTP handler."""
+    """Run all checks with the settings file `path`, and return the first failure or success.
+
+    Takes at most about 30 s, and up to 60 s more for an HTTP handler.
+    """
     try:
         config = load_config(path)
     except SettingsInvalid as error:
@@ -104,8 +106,8 @@ def examine(config: WorkerConfig, clock: Clock) -> CheckResult:
 
 
 def _read_policies(config: WorkerConfig, clock: Clock) -> None:
-    """Raise _Surroundings if the retry policies are unusable. They are not part of the revision, and a later check may
-    find usable ones."""
+    """Raise _Surroundings if the retry policies are unusable. Policies are not part of the revision, so a later check
+    of the same revision may pass."""
     if config.policy_file is None:
         return
     file = policy_file(config.policy_file, clock)
@@ -115,7 +117,7 @@ def _read_policies(config: WorkerConfig, clock: Clock) -> None:
 
 
 def _await_handler(config: WorkerConfig, clock: Clock) -> None:
-    """Wait for an HTTP handler, whose container starts before this one but may not listen yet."""
+    """Wait until the HTTP handler accepts connections. Its container starts before this container, but may be slow."""
     if config.handler.http is None:
         return
     from fleet_consumer.handlers.http import HandlerUnreachable, listens
@@ -135,7 +137,7 @@ def _assignors_exist(config: WorkerConfig) -> None:
     for name in config.consumer.assignors:
         try:
             load_assignor(name)
-        except Exception as error:  # a custom assignor's module may raise anything
+        except Exception as error:  # the module of a custom assignor may raise any exception
             raise SettingsInvalid("consumer.assignors", f"{name!r} cannot be used: {error}") from error
 
 
@@ -149,12 +151,12 @@ def _librdkafka_takes_settings(config: WorkerConfig) -> None:
         RecordProducer(producer_config(connection, config.producer_properties))
     except PropertyNotAllowed as error:
         raise SettingsInvalid(path, str(error)) from error
-    except Exception as error:  # librdkafka's refusal of a value
+    except Exception as error:  # raised when librdkafka rejects a property's value
         raise SettingsInvalid(path, f"librdkafka refuses these properties: {error}") from error
 
 
 STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
-    lambda config: handler_of(config, SystemClock()),  # the most frequent mistake, and the cheapest to find
+    lambda config: handler_of(config, SystemClock()),  # first: the most frequent faults, found quickly
     _assignors_exist,
     _librdkafka_takes_settings,
 )
@@ -162,7 +164,7 @@ STEPS: Final[Sequence[Callable[[WorkerConfig], object]]] = (
 
 
 def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock, deadline: float) -> None:
-    """Repeat a request until the deadline while its error may be temporary; then raise the last error."""
+    """Repeat a request while its error may be temporary. Raises the last error at the deadline."""
     while True:
         try:
             return ask(max(1.0, deadline - clock.monotonic()))
@@ -175,7 +177,7 @@ def _ask_until(ask: Callable[[float], None], client: NetworkClient, clock: Clock
 def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: float) -> None:
     outputs = [topic for topic in config.handler.outputs if topic not in config.topics]
     if not config.topics and not outputs:
-        # Only a pattern is set, and the topics that match it exist. A request without names would ask for all topics.
+        # A fleet with a pattern reads only existing topics. A metadata request without names would return all topics.
         return
     answer = client.metadata([*config.topics, *outputs], timeout_s=patience_s)
     for topic in answer.topics:
@@ -188,7 +190,7 @@ def _ask_for_topics(config: WorkerConfig, client: NetworkClient, patience_s: flo
             raise _Surroundings("TopicNotFound", message)
         if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             message = (
-                f"no permission to describe topic {topic.name!r} ({field}); allow {_principal(config)} Describe on it"
+                f"no permission to describe topic {topic.name!r} ({field}); grant Describe to {_principal(config)}"
             )
             raise _Surroundings("AuthorizationFailed", message)
         if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
@@ -202,7 +204,7 @@ def _ask_for_group(config: WorkerConfig, client: NetworkClient, patience_s: floa
     if not isinstance(answer, KafkaError):
         return
     if answer.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
-        message = f"no permission to use group {config.group_id!r}; allow {_principal(config)} Read on it"
+        message = f"no permission to use group {config.group_id!r}; grant Read to {_principal(config)}"
         raise _Surroundings("AuthorizationFailed", message)
     message = f"group {config.group_id!r} has no coordinator: the brokers answer {describe(answer.code)}"
     raise _Surroundings("BrokerUnreachable", message, passing=is_retriable(answer.code))

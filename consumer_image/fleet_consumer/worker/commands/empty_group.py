@@ -1,5 +1,4 @@
-"""Helpers of the commands for engineers: changing the committed offsets of an empty group, group names, error
-output."""
+"""Helpers of the commands for engineers: commits for a group without members, hints about group ids, error output."""
 
 import difflib
 import sys
@@ -26,7 +25,7 @@ SIMILAR_MAX = 3
 
 
 def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
-    """Return all groups that the principal may describe; None if any broker does not list its groups."""
+    """Return the ids of all groups that the principal may describe; None if any broker does not list its groups."""
     try:
         with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-groups"))) as client:
             client.metadata(timeout_s=timeout_s)
@@ -40,20 +39,23 @@ def known_groups(brokers: Brokers, timeout_s: float) -> set[str] | None:
 
 
 def absent_group(brokers: Brokers, group_id: str, timeout_s: float) -> str | None:
-    """Return a message that the group does not exist, with similar names. Returns None if it exists or if groups cannot
-    be listed."""
+    """Return a message that the group does not exist, with similar group ids.
+
+    Returns None if the group exists, or if the brokers do not list their groups.
+    """
     known = known_groups(brokers, timeout_s)
     if known is None or group_id in known:
         return None
     similar = difflib.get_close_matches(group_id, known, n=SIMILAR_MAX)
-    named = f" such as {', '.join(map(repr, similar))}" if similar else ""
-    return f"Kafka has no group {group_id!r} that these credentials may see; it has {len(known)} other groups{named}"
+    named = f", such as {', '.join(map(repr, similar))}" if similar else ""
+    return f"Kafka has no group {group_id!r}, or it is not visible to this user; visible groups: {len(known)}{named}"
 
 
 def without_topic(missing: TopicMissing, brokers: Brokers, topic: str, timeout_s: float) -> TopicMissing:
     """Return the error for a missing failed topic.
 
-    For a default topic it adds a hint: the group's name may be wrong, or the group may use another topic.
+    If the topic has a default name, the error contains a hint: the group id may be wrong, or the group may use another
+    failed topic.
     """
     group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
     if failed_topic(group) != topic:
@@ -72,11 +74,11 @@ ADVICE: Final = (
 
 OF_OPTIONS: Final = (SettingsInvalid, PropertyNotAllowed)
 PROBLEMS: Final = (ConsumerError, CredentialsUnreadable, KafkaError, NetError, ProduceFailed, SettingsRefused, Stopped)
-"""Errors that are not caused by the command's options."""
+"""Errors that are reported with EXIT_SURROUNDINGS, because the command's options are not their cause."""
 
 
 class GroupInUse(ConsumerError):
-    """The group has members. Changing its committed offsets would repeat or lose their work."""
+    """The group has members. Changing its committed offsets now could repeat or skip records."""
 
 
 class OffsetsOvertaken(ConsumerError):
@@ -88,7 +90,7 @@ def _tell(reason: str, message: str) -> None:
 
 
 def reported(run: Callable[[], int], tell: Callable[[str, str], None] = _tell) -> int:
-    """Run a command and return its exit code. `tell` reports an error's reason and message."""
+    """Run a command and return its exit code. Expected errors are reported with `tell(reason, message)`."""
     try:
         return run()
     except (*OF_OPTIONS, *PROBLEMS) as error:
@@ -99,7 +101,7 @@ def reported(run: Callable[[], int], tell: Callable[[str, str], None] = _tell) -
 
 
 class EmptyGroup:
-    """A group without members. All methods raise ConsumerError."""
+    """A group without members. All methods may raise ConsumerError."""
 
     def __init__(self, consumer: Consumer, group_id: str, timeout_s: float) -> None:
         self.consumer = consumer
@@ -113,15 +115,19 @@ class EmptyGroup:
     def commit(
         self, wanted: Mapping[TopicPartition, OffsetAndMetadata], before: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """Commit `wanted` in place of `before`, and verify the commit. Raises OffsetsOvertaken, and GroupInUse if the
-        coordinator refuses the commit because a member has joined."""
+        """Replace the commits `before` by `wanted`, and verify the result.
+
+        Raises OffsetsOvertaken, or GroupInUse if the coordinator refuses the commit because a member has joined.
+        """
         if _of(self.committed(), wanted) != _of(before, wanted):
-            raise OffsetsOvertaken(f"group {self._group_id!r} has committed meanwhile, so nothing was set; try again")
+            raise OffsetsOvertaken(
+                f"group {self._group_id!r} has committed since the check, so nothing was set; try again"
+            )
         self.consumer.assign(wanted)
         try:
             self.consumer.commit(wanted, self._timeout_s)
         except CommitFailed as failed:
-            raise GroupInUse(f"members have joined group {self._group_id!r} meanwhile; {ADVICE}") from failed
+            raise GroupInUse(f"members have joined group {self._group_id!r} since the check; {ADVICE}") from failed
         if _of(self.committed(), wanted) != {part: entry.offset for part, entry in wanted.items()}:
             raise OffsetsOvertaken(
                 f"the offsets of group {self._group_id!r} were set, then changed by another program; check them"
@@ -136,7 +142,7 @@ def _of(
 
 @contextmanager
 def empty_group(brokers: Brokers, group_id: str, timeout_s: float) -> Iterator[EmptyGroup]:
-    """Connect to a group without members. Raises GroupInUse for a group with members, NetError, KafkaError."""
+    """Connect to a group that has no members. Raises GroupInUse if it has members, NetError and KafkaError."""
     connection = connection_settings(brokers, "fleet-consumer-offsets")
     _check_empty(connection, group_id, timeout_s)
     with Consumer(ConsumerSettings(connection=connection, group_id=group_id)) as consumer:

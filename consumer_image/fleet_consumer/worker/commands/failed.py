@@ -1,4 +1,4 @@
-"""`fleet-consumer failed`: inspection of a group's failed topic. It does not join, commit or change anything."""
+"""`fleet-consumer failed`: inspects a group's failed topic without joining the group, committing or writing."""
 
 import argparse
 import io
@@ -19,7 +19,7 @@ from fleet_consumer.worker.commands.failed_records import Counts, FailedRecord, 
 from fleet_consumer.worker.commands.options import brokers_of, filter_of, place_of
 
 PROGRESS_S: Final = 5.0
-"""Interval of the progress messages in seconds."""
+"""Seconds between two progress messages."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_OK
     wanted = filter_of(options, now_ms)
     show = _print_list if options.part == "list" else _print_counts
-    # The reader is closed before its connection.
+    # `closing` ends the generator of records before the connection of its topic is closed.
     with open_topic(*where, options.timeout, clock) as topic, closing(topic.records(wanted)) as records:
         show(_with_progress(topic, records), options)
     sys.stdout.flush()
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _where(options: argparse.Namespace) -> tuple[Brokers, str]:
-    """Return the brokers and the failed topic. Raises SettingsInvalid."""
+    """Return the brokers and the failed topic, from the options or the file. Raises SettingsInvalid."""
     named = options.topic or (failed_topic(options.group) if options.group else None)
     if options.config is not None:
         if options.bootstrap:
@@ -73,10 +73,10 @@ def _from_file(path: str) -> tuple[Brokers, str]:
 
 
 def _with_progress(topic: FailedTopic, found: Iterator[FailedRecord | None]) -> Iterator[FailedRecord]:
-    """Yield the found records, and print the progress.
+    """Yield the found records, and print progress messages.
 
-    `found` also yields None after each batch and after each wait without records. At the end, prints a message if no
-    record was found, or if no record has a failure reason.
+    `found` also yields None after each batch and after each wait without records. A final message is printed if no
+    record was found, or if no record of the topic has a failure reason.
     """
     none = True
     for failed in found:

@@ -1,8 +1,7 @@
-"""Output of failed records, with their retry history, error and counts, and reading of a failed topic up to its current
-end.
+"""Reading of a failed topic up to its current end, and output of its records: retry history, error and counts.
 
-Records may be damaged or hostile. So `retry.headers` validates their headers, output is escaped, and the number of
-counted names is limited.
+Records may be damaged or hostile. Therefore `retry.headers` validates their headers, the output is escaped, and the
+number of counted names is limited.
 """
 
 import base64
@@ -38,11 +37,11 @@ from fleet_consumer.worker.commands.options import NONE
 from fleet_consumer.worker.config.settings import connection_settings
 
 NAMES_MAX: Final = 1_000
-"""Maximum number of combinations of values (`Counts`) that are counted separately. The topic's writers could create any
-number of them."""
+"""Maximum number of separate counts in `Counts`. Without a limit, the writers of the topic's records could fill the
+memory."""
 OTHERS: Final = "(others)"
 LINE_CHARACTERS_MAX: Final = 160
-"""Limit of a message or name on a line, in characters."""
+"""Number of characters after which a message or name is cut in the output."""
 HOUR_MS: Final = 3_600_000
 
 
@@ -60,9 +59,9 @@ class FailedRecord:
 
     @property
     def origin(self) -> str | None:
-        """The record's origin; None if the headers do not name the origin."""
+        """The record's origin as topic:partition:offset; None if the headers contain no valid origin."""
         origin, record = self.history.origin, self.record
-        # Without a valid origin in the headers, `retry.headers` uses the record's own coordinates.
+        # Without a valid origin in the headers, `retry.headers` returns the record's own coordinates as the origin.
         if (origin.topic, origin.partition, origin.offset) == (record.topic, record.partition, record.offset):
             return None
         return f"{origin.topic}:{origin.partition}:{origin.offset}"
@@ -102,7 +101,7 @@ class FailedRecord:
         }
 
     def whole(self) -> dict[str, Any]:
-        """Return the whole record, as the fields that `show --json` prints."""
+        """Return the fields that `show --json` prints: all of `summary`, and the headers, key and value."""
         return {
             **self.summary(),
             "topic": self.record.topic,
@@ -119,7 +118,7 @@ class FailedRecord:
         return "  ".join(escaped(field) for field in (*fields, shown)) + damaged
 
     def page(self) -> Iterator[str]:
-        """Yield the lines of `show`: coordinates, our headers, the application's headers, key and value."""
+        """Yield the output lines of `show`: coordinates, `kr-` headers, other headers, key and value."""
         yield f"record    {escaped(self.record.topic)} {self.place}"
         yield f"time      {instant(self.record.timestamp)}"
         yield f"origin    {escaped(self.origin or NONE)}"
@@ -142,11 +141,11 @@ GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
     "class": lambda failed: failed.error_class,
     "hour": lambda failed: instant(failed.record.timestamp // HOUR_MS * HOUR_MS),
 }
-"""Names that `count --by` accepts."""
+"""The groupings of `count --by`, and how each is read from a record."""
 
 
 class Counts:
-    """Numbers of records for each combination of values of the groupings in `by`."""
+    """Number of records per combination of the values of the groupings `by`."""
 
     def __init__(self, by: tuple[str, ...]) -> None:
         self._by = by
@@ -157,14 +156,14 @@ class Counts:
         return self._counts.total()
 
     def add(self, failed: FailedRecord) -> None:
-        """Count one record. After NAMES_MAX combinations, all new combinations share one count."""
+        """Count one record. After NAMES_MAX combinations, all further combinations share one count."""
         names = tuple(GROUPINGS[name](failed)[:LINE_CHARACTERS_MAX] for name in self._by)
         if names not in self._counts and len(self._counts) >= NAMES_MAX:
             names = (OTHERS,) * len(self._by)
         self._counts[names] += 1
 
     def rows(self) -> Iterator[tuple[tuple[str, ...], int]]:
-        """Yield the counts, the largest first; with `hour`, in order of time."""
+        """Yield the combinations and their counts: by time if grouped by hour, otherwise the largest count first."""
         order = sorted(self._counts.items(), key=lambda row: (-row[1], row[0]))
         if "hour" in self._by:
             at = self._by.index("hour")
@@ -179,7 +178,8 @@ class Counts:
 
 
 def instant(at_ms: int) -> str:
-    """Format a record's time for people: `-` without a time, the plain number if no date represents it."""
+    """Format a record's timestamp in ms as a date in UTC. Returns `-` if the record has no timestamp, and the plain
+    number if it is outside the range of dates."""
     if at_ms == -1:
         return NONE
     try:
@@ -189,7 +189,7 @@ def instant(at_ms: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text that is safe for a terminal: characters that are not printable become Python's escapes."""
+    """Make text safe for a terminal: replace characters that are not printable by their Python escapes."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
@@ -200,7 +200,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _readable(value: bytes | None) -> dict[str, str] | None:
-    """Return bytes for JSON without loss: as text if they are UTF-8, otherwise as base64."""
+    """Encode bytes for JSON without loss: as a string if they are UTF-8, otherwise as base64."""
     if value is None:
         return None
     try:
@@ -219,7 +219,7 @@ def _header_lines(headers: Headers) -> Iterator[str]:
             yield f"  {escaped(name)}"
             continue
         first, *rest = _printable(value).split("\n")
-        if rest:  # several lines, such as a traceback
+        if rest:  # a value with several lines, such as a traceback
             yield f"  {escaped(name)}:"
             yield from _indented("\n".join((first, *rest)), "    ")
         else:
@@ -239,7 +239,8 @@ def _indented(text: str, margin: str = "  ") -> Iterator[str]:
 CLIENT: Final = "fleet-consumer-failed"
 HINT_NAMES_MAX: Final = 20
 NAME_CHARACTERS_MAX: Final = 80
-"""Limit of each name in the message for an empty selection, because the topic's writers choose the names."""
+"""Number of characters after which a name is cut in the message for an empty selection. The writers of the records
+choose these names."""
 READ_AHEAD: Final = {"queued.max.messages.kbytes": "16384"}
 
 
@@ -248,7 +249,7 @@ class RecordMissing(ConsumerError):
 
 
 class FailedTopic:
-    """One failed topic, read once. `patience_s` is the longest wait for the next records in seconds."""
+    """Reads a failed topic once. `patience_s` is the longest wait for the next records in seconds."""
 
     def __init__(self, reader: BoundedReader, topic: str, patience_s: float, clock: Clock) -> None:
         self._reader = reader
@@ -261,17 +262,17 @@ class FailedTopic:
         self._reported_at = clock.monotonic()
 
     def progress_due(self, every_s: float) -> bool:
-        """Return True if no progress was reported for `every_s` seconds. The progress then counts as reported."""
+        """Return True at most once in `every_s` seconds: when the next progress message is due."""
         now = self._clock.monotonic()
         due = now >= self._reported_at + every_s
         self._reported_at = now if due else self._reported_at
         return due
 
     def records(self, wanted: Filter) -> Generator[FailedRecord | None]:
-        """Yield the selected records, partition by partition in order, and None after each batch and each wait without
-        records.
+        """Yield the selected records, one partition after another.
 
-        Raises TopicMissing, TopicAuthorizationFailed, DataPlaneFailed.
+        Also yields None after each batch and after each wait without records, so the caller can report progress. Raises
+        TopicMissing, TopicAuthorizationFailed, DataPlaneFailed.
         """
         partitions = self._reader.partitions(self._topic)
         bounds = self._reader.bounds(partitions)
@@ -320,12 +321,12 @@ class FailedTopic:
         return f"no record of topic {self._topic} has a failure reason; check that it is a failed topic"
 
     def one(self, partition: int, offset: int) -> FailedRecord:
-        """Return one record. Raises RecordMissing and the errors of `records`."""
+        """Return the record at `offset`. Raises RecordMissing and the errors of `records`."""
         known = self._reader.partitions(self._topic)
         part = TopicPartition(self._topic, partition)
         if part not in known:
             raise RecordMissing(f"topic {self._topic} has no partition {partition}; it has {len(known)}")
-        # For a single partition, `bounds` returns its bounds or raises an error.
+        # With a single partition, `bounds` always returns its bounds or raises an error, so the key exists.
         first, end = self._reader.bounds([part])[part]
         if first <= offset < end:
             for run in self._read_range(part, offset, offset + 1):
@@ -338,7 +339,7 @@ class FailedTopic:
         heard_at = self._clock.monotonic()
         for step in self._reader.read({partition: (first, end)}):
             run = step.records.get(partition, [])
-            # The time that the caller spends between two steps does not count.
+            # The patience starts again after each `yield`, so the caller's own time between two steps does not count.
             if run or step.done:
                 yield run
                 heard_at = self._clock.monotonic()
@@ -357,7 +358,7 @@ def _named(names: set[str]) -> str:
 
 @contextmanager
 def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) -> Iterator[FailedTopic]:
-    """Connect to the brokers. Errors include the last error of the connections."""
+    """Connect to the brokers to read a failed topic. The messages of errors include the last connection error."""
     errors: list[str] = []
 
     def record(error: KafkaError) -> None:

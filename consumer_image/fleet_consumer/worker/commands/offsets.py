@@ -1,7 +1,7 @@
 """`fleet-consumer offsets`: prints a group's committed offsets, one JSON object for each partition.
 
-The offsets come from the coordinator, or from the topic `__consumer_offsets` itself. The command does not join or
-commit.
+The offsets come from the coordinator, or with `--from-topic` from the topic `__consumer_offsets`. The command does not
+join the group or commit.
 """
 
 import argparse

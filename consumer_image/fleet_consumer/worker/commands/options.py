@@ -1,6 +1,6 @@
 """Command line of `fleet-consumer`: the options of all commands, and their conversion to the contract's types.
 
-This module imports nothing heavy, so that `--help` and errors in options are printed at once.
+This module imports no slow modules, so `--help` and errors in the options are printed without delay.
 """
 
 import argparse
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BY: Final = ("reason", "class", "hour")
 """Groupings that `failed count --by` accepts."""
 NONE: Final = "-"
-"""Represents a missing reason or error class in output and options."""
+"""Placeholder for a missing reason or error class, in output and in options."""
 
 FAILED_EXAMPLES: Final = """\
 examples:
@@ -46,12 +46,12 @@ examples:
   # put them back, 50 records per second
   fleet-consumer redrive --group orders --bootstrap localhost:9092 --error-class ConnectionError --rate 50
 
-  # one record, as `fleet-consumer failed list` names it
+  # a single record, named as in the output of `fleet-consumer failed list`
   fleet-consumer redrive --group orders --bootstrap localhost:9092 --record 3:1841
 
 The group's retry workers handle the records: those of its fleet, or `fleet-consumer run --local` with --retry or
---retry-policy. No record is moved twice, so the same command can be run again, even after it was stopped. Run only one
-redrive of a group at a time. The last line of standard output is a JSON object with ok, selected, moved, guarded,
+--retry-policy. No record is put back twice, so the same command can be run again, even after it was stopped. Run only
+one redrive of a group at a time. The last line of standard output is a JSON object with ok, selected, moved, guarded,
 movedBefore, failedAgain, refused and redrivenTo, or after an error with ok, reason and message. Exit codes: 0 done, 20
 invalid options or file, 21 stopped, or a problem of brokers, credentials, permissions or topics. After 21, run the
 command again to continue.
@@ -67,7 +67,7 @@ examples:
 
 Prints a line for each partition: its name, the previous committed offset (- if there is none), and the new offset. The
 group must have no members: end a local run with Ctrl-C. Every record from the new offsets on is handled again, with new
-retries. Records that wait for a retry are handled as well. Exit codes: 0 done, 20 invalid options, 21 the group has
+retries. Retries that are already pending are not cancelled. Exit codes: 0 done, 20 invalid options, 21 the group has
 members, or a problem of brokers, credentials, permissions or topics.
 """
 
@@ -77,10 +77,11 @@ example:
 
 Writes the record to the failed topic with kr-reason: skipped, and then commits the next offset; `fleet-consumer redrive
 --reason skipped` puts it back. The group must have no members: end a local run with Ctrl-C, and start it again
-afterwards. Only the next record of a partition can be skipped, so that no earlier record is lost. A record that stops
-the group repeatedly is always the next one. Records of aborted transactions are passed over, at any isolation level.
-For a record of a retry topic, the offset is committed for the retry workers' group. Exit codes: 0 done, 20 invalid
-options, 21 the group has members, another record is next, or a problem of brokers, credentials, permissions or topics.
+afterwards. Only the next record of a partition can be skipped, so that no earlier record is lost. If a
+record stops the group repeatedly, this record is always the next. Records of aborted transactions are ignored, at any
+isolation level. For a record of a retry topic, the offset is committed for the retry workers' group. Exit codes: 0
+done, 20 invalid options, 21 the group has members, another record is next, or a problem of brokers, credentials,
+permissions or topics.
 """
 
 LOCAL_EXAMPLES: Final = """\
@@ -106,7 +107,7 @@ examples:
   fleet-consumer run --local handler.py --topic orders --bootstrap localhost:9092 --retry-policy fleet.yaml
 
 Records that fail permanently are written to _fleet.<group>.failed. Missing topics of the group (_fleet.<group>.*) are
-created. Ctrl-C stops the run cleanly. The same command then continues, also with records that wait for a retry.
+created. Ctrl-C stops the run cleanly. The same command then continues the run, including records that wait for a retry.
 """
 
 
@@ -146,9 +147,9 @@ def parser() -> argparse.ArgumentParser:
     _add_failed_options(failed)
     redrive = with_examples(
         "redrive",
-        help="put failed records back for their group, once each",
-        description="Write the selected records of a group's failed topic to the group's redrive topic. Its retry "
-        "workers read them immediately. The records also stay in the failed topic.",
+        help="send failed records to their group again, once each",
+        description="Copy the selected records of a group's failed topic to the group's redrive topic. The group's "
+        "retry workers handle the copies immediately. The records also stay in the failed topic.",
         epilog=REDRIVE_EXAMPLES,
     )
     _add_redrive_options(redrive)
@@ -178,7 +179,7 @@ def _add_failed_options(parser: argparse.ArgumentParser) -> None:
     for name, help_text in (
         ("list", "one line for each failed record"),
         ("show", "one failed record with all headers, key and value"),
-        ("count", "numbers of failed records by reason, error class or hour"),
+        ("count", "the number of failed records by reason, error class or hour"),
     ):
         part = parts.add_parser(name, help=help_text, description=f"Print {help_text}. Changes nothing.")
         if name == "show":
@@ -186,10 +187,13 @@ def _add_failed_options(parser: argparse.ArgumentParser) -> None:
         else:
             _add_selection_options(part.add_argument_group("records"))
         if name == "list":
-            part.add_argument("--limit", type=_positive, metavar="N", help="stop after N records")
+            part.add_argument("--limit", type=_positive, metavar="N", help="print at most N records")
         if name == "count":
             part.add_argument(
-                "--by", choices=BY, action="append", help="count by this; may be repeated (default: reason and class)"
+                "--by",
+                choices=BY,
+                action="append",
+                help="group the counts by this value; may be repeated (default: reason and class)",
             )
         part.add_argument("--json", action="store_true", help="print one JSON object on each line")
         part.add_argument("--group", metavar="ID", help="the consumer group of the failed topic _fleet.<group>.failed")
@@ -256,7 +260,7 @@ def _add_broker_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_timeout_option(parser: argparse.ArgumentParser, kind: Callable[[str], float]) -> None:
-    help_text = "longest wait for a response from the brokers (default: %(default)g)"
+    help_text = "longest wait for a response of the brokers (default: %(default)g)"
     parser.add_argument("--timeout", type=kind, default=kind("30"), metavar="SECONDS", help=help_text)
 
 
@@ -369,7 +373,7 @@ def _positive(text: str) -> int:
 
 
 def connection_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the `connection` section of worker.json from the options. Raises SettingsInvalid if no broker is named."""
+    """Build the `connection` section of worker.json from the options. Raises SettingsInvalid without --bootstrap."""
     servers = [server for text in options.bootstrap for server in text.split(",") if server]
     if not servers:
         raise SettingsInvalid("--bootstrap", "is missing; name a broker as HOST:PORT")
@@ -393,7 +397,7 @@ def brokers_of(options: argparse.Namespace) -> Brokers:
 
 
 def filter_of(options: argparse.Namespace, now_ms: int, places: Iterable[str] = ()) -> "Filter":
-    """Return the filter from the options, and from `places` if given. Raises SettingsInvalid."""
+    """Build the filter of records from the options and `places` (PARTITION:OFFSET). Raises SettingsInvalid."""
     from fleet_consumer.contract.redrive_config import Filter
 
     named = (options.reason, options.error_class)
@@ -403,7 +407,7 @@ def filter_of(options: argparse.Namespace, now_ms: int, places: Iterable[str] = 
         partition, offset = place_of(text)
         chosen.setdefault(partition, set()).add(offset)
     return Filter(
-        # Accept reasons in CamelCase, as in status.retry.failedReasons; headers have them in lower case.
+        # Headers contain reasons in lower case. CamelCase, as in status.retry.failedReasons, is accepted as well.
         reasons=frozenset({*reasons, *map(str.lower, reasons)}),
         error_classes=tuple(classes),
         from_ms=time_of(options.start, "--from", now_ms),
@@ -413,8 +417,10 @@ def filter_of(options: argparse.Namespace, now_ms: int, places: Iterable[str] = 
 
 
 def time_of(text: str | None, option: str, now_ms: int) -> int | None:
-    """Return the epoch milliseconds of a time (UTC unless it names a zone), or of a delay before now; None if `text` is
-    None. Raises SettingsInvalid."""
+    """Parse a time (UTC unless it names a zone) or a duration before now (`2h`), and return it in epoch milliseconds.
+
+    Returns None if `text` is None. Raises SettingsInvalid.
+    """
     from fleet_consumer.contract.naming import parse_delay
 
     if text is None:
@@ -427,12 +433,12 @@ def time_of(text: str | None, option: str, now_ms: int) -> int | None:
         except ValueError:
             advice = "is not a time; write 2026-11-21T08:00:00Z, or 30s, 5m, 2h or 7d for a time that long ago"
             raise SettingsInvalid(option, f"{text!r} {advice}") from None
-    # Never negative, because brokers give negative times another meaning.
+    # Never negative, because negative timestamps have a special meaning in ListOffsets (-1 latest, -2 earliest).
     return max(0, round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000))
 
 
 def place_of(text: str) -> tuple[int, int]:
-    """Parse PARTITION:OFFSET, a record's place in the failed topic. Raises SettingsInvalid."""
+    """Parse PARTITION:OFFSET, the place of a record in the failed topic. Raises SettingsInvalid."""
     partition, _, offset = text.partition(":")
     if not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
         raise SettingsInvalid("PARTITION:OFFSET", f"is {text!r}; write two numbers, such as 3:1841")

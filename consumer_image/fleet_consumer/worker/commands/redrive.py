@@ -1,6 +1,6 @@
-"""`fleet-consumer redrive`: puts failed records back.
+"""`fleet-consumer redrive`: copies failed records to the redrive topic, where the retry workers handle them again.
 
-A Redrive's Job runs it with a settings file, an engineer with options.
+The Job of a Redrive runs the command with a settings file. Engineers run it with options.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from fleet_consumer.worker.lifecycle.termination import report_result
 
 ASK_S: Final = 30.0
 MAX_REDRIVES: Final = 3
-"""Number of redrives after which a record is not put back again; the default of a Redrive."""
+"""Number of redrives after which a record stays in the failed topic. A Redrive has the same default."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command until it is done, or until SIGTERM or SIGINT; returns the exit code."""
+    """Run the command until it is done, or until SIGTERM or SIGINT. Returns the exit code."""
 
     def work() -> int:
         stop = threading.Event()
@@ -56,7 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def by_hand(options: argparse.Namespace) -> bool:
-    """Return True if options describe the run, False if a file does. Raises SettingsInvalid if both are given."""
+    """Return True if the settings are given as options, False if they are in a file. Raises SettingsInvalid if both
+    are given."""
     given = sorted(name for name, value in vars(options).items() if value and name not in ("command", "config"))
     if given and options.config is not None:
         raise SettingsInvalid(
@@ -66,7 +67,8 @@ def by_hand(options: argparse.Namespace) -> bool:
 
 
 def run_file(path: str, stop: threading.Event) -> Mapping[str, int]:
-    """Run a file's redrive to its end or `stop`, and return its counts. Raises the errors that `run` reports."""
+    """Run the redrive of a settings file until it is done or `stop` is set, and return its counts. Raises the errors
+    that `run` reports."""
     config = load_config(path)
     return _run(config, failed_topic(config.group_id), stop)
 
@@ -89,7 +91,7 @@ def _run_by_hand(options: argparse.Namespace, stop: threading.Event) -> Mapping[
 
 
 def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
-    """Return the settings for a run with these options, with a new id. Raises SettingsInvalid."""
+    """Build the settings of a redrive from the options, with a new random id. Raises SettingsInvalid."""
     if not options.group:
         raise SettingsInvalid("--group", "is missing; name the group whose failed records are put back")
     return RedriveConfig(
@@ -104,7 +106,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
         dry_run=options.dry_run,
         max_redrives=MAX_REDRIVES,
         partitions=1,
-        # Every managed topic accepts batches of this size, so no batch is refused as a whole.
+        # Every topic that the operator creates accepts batches of this size, so the broker refuses no whole batch.
         max_message_bytes=HEADERS_BYTES_MAX,
         producer_properties={},
         log=LogConfig(format="Text"),
@@ -112,7 +114,7 @@ def config_of(options: argparse.Namespace, now_ms: int) -> RedriveConfig:
 
 
 def _partitions(brokers: Brokers, *topics: str) -> dict[str, int]:
-    """Return the partition counts of those topics that exist. Raises NetError, DataPlaneFailed."""
+    """Return the partition count of each existing topic. Raises NetError, DataPlaneFailed."""
     with closing(NetworkClient(connection_settings(brokers, "fleet-consumer-redrive"))) as client:
         answer = client.metadata(topics, timeout_s=ASK_S)
     found = {}

@@ -33,15 +33,15 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             print("nothing was changed (--dry-run)", file=sys.stderr)
         else:
-            # Commit without a worker's metadata, so that workers begin a new replay epoch. Failures in it then do not
-            # count as duplicates of earlier failures.
+            # The commit carries no worker's metadata, so the workers begin a new replay epoch. Failures in the new
+            # epoch do not count as duplicates of earlier failures.
             group.commit({part: OffsetAndMetadata(offset) for part, offset in targets.items()}, before)
             print(f"the offsets of {len(targets)} partitions are committed", file=sys.stderr)
     return EXIT_OK
 
 
 def target_of(text: str, now_ms: int) -> int | None:
-    """Return the time of `--to` in epoch milliseconds; None for `earliest` and `latest`. Raises SettingsInvalid."""
+    """Parse the value of `--to` to epoch milliseconds; None for `earliest` and `latest`. Raises SettingsInvalid."""
     return None if text in (EARLIEST, LATEST) else time_of(text, "--to", now_ms)
 
 

@@ -1,5 +1,5 @@
-"""`fleet-consumer skip`: moves a group's next record to its failed topic without handling it, like
-`spec.offsets.skip`."""
+"""`fleet-consumer skip`: moves the next record of a group to the group's failed topic without handling the record, as
+`spec.offsets.skip` does."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ from fleet_consumer.worker.commands.options import brokers_of
 from fleet_consumer.worker.config.settings import connection_settings
 
 CLIENT: Final = "fleet-consumer-skip"
-TEXT: Final = "fleet-consumer skip named this record; it was not handed to the handler"
+TEXT: Final = "skipped by fleet-consumer skip; the handler was not called"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +35,8 @@ def run(options: argparse.Namespace) -> int:
     if failed == partition.topic:
         raise SettingsInvalid("--topic", "is the record's own topic; name the failed topic")
     brokers = brokers_of(options)
-    # Always use read_committed, because a redrive must not bring back records of aborted transactions.
+    # Always read_committed: a record of an aborted transaction must not get into the failed topic, because a redrive
+    # would deliver it.
     config = consumer_config(connection_settings(brokers, CLIENT), CLIENT, "read_committed", {})
     with (
         empty_group(brokers, consuming_group(options.group, partition.topic), options.timeout) as group,
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def place_of(text: str) -> tuple[TopicPartition, int]:
-    """Parse TOPIC-PARTITION:OFFSET; return the partition and the offset. Raises SettingsInvalid."""
+    """Parse TOPIC-PARTITION:OFFSET to a partition and an offset. Raises SettingsInvalid."""
     where, _, offset = text.rpartition(":")
     topic, _, partition = where.rpartition("-")
     if not topic or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in (partition, offset)):
@@ -63,20 +64,21 @@ def place_of(text: str) -> tuple[TopicPartition, int]:
 
 
 def consuming_group(group_id: str, topic: str) -> str:
-    """Return the Kafka group that reads a topic: for retry and redrive topics, that of the retry workers."""
+    """Return the id of the Kafka group that reads a topic: the retry workers' group for retry and redrive topics, and
+    `group_id` for all others."""
     waits = topic == redrive_topic(group_id) or topic.startswith(retry_topic(group_id, ""))
     return retry_group(group_id) if waits else group_id
 
 
 def named(record: Record | None, partition: TopicPartition, offset: int) -> Record:
-    """Return the group's next record. Raises RecordMissing unless its offset is `offset`."""
+    """Return `record`, the group's next record. Raises RecordMissing if it is None or not at `offset`."""
     if record is None:
         raise RecordMissing(
             f"{partition.name} has no next record for the group, apart from open or aborted transactions"
         )
     if record.offset != offset:
         why = (
-            "only the next record can be skipped, because the commit would pass all earlier ones"
+            "only the next record can be skipped, because the commit would also skip all earlier records"
             if offset > record.offset
             else "the group is past that record, or the record was deleted, or its transaction was aborted"
         )
@@ -86,7 +88,7 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
 
 
 def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
-    """Return the commit that follows the record at `offset`, in the same replay epoch as the previous commit."""
+    """Return a commit of the next offset after `offset`, in the replay epoch of the previous commit `before`."""
     replay_epoch = continued(before)
     return OffsetAndMetadata(offset + 1, -1, "" if replay_epoch is None else replay_epoch.metadata(offset + 1))
 
@@ -94,7 +96,8 @@ def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
 def _next_record(
     reader: BoundedReader, partition: TopicPartition, commit: OffsetAndMetadata | None, timeout_s: float
 ) -> Record | None:
-    """Return the first record at or after the group's commit (without a commit, the log start), or None."""
+    """Return the first record at or after the committed offset, or after the log start without a commit. None if there
+    is no record before the partition's end."""
     if partition not in reader.partitions(partition.topic):
         raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")
     first, end = reader.bounds([partition])[partition]
@@ -109,7 +112,8 @@ def _next_record(
 
 
 def _set_aside(brokers: Brokers, topic: str, targets: int, group_id: str, record: Record) -> None:
-    """Write a record to the group's failed topic, which has `targets` partitions, and wait for the acknowledgement."""
+    """Write a record to the failed topic `topic` and wait for the acknowledgement. `targets` is the topic's number of
+    partitions."""
     now_ms = round(SystemClock().wall() * 1000)
     own = consuming_group(group_id, record.topic) == group_id
     history = first_history(record) if own else read(record, now_ms=now_ms)

@@ -1,1 +1,1 @@
-"""Settings of a worker from files and environment: role, identity, credentials and policies."""
+"""A worker's settings from mounted files and environment variables: role, identity, credentials, policies."""

@@ -1,8 +1,8 @@
-"""JSON documents of mounted files, read again when they change, so that a change needs no rollout or restart.
+"""JSON documents of mounted files. Changed files are read again, so a change needs no rollout or restart.
 
 The kubelet updates a mounted ConfigMap by replacing a symbolic link, so readers never see half a change. A file that is
-edited in place may be half written: it is read again until it is valid JSON, and the last valid content applies until
-then.
+edited in place may be half written. The worker reads such a file again until it is valid JSON, and uses the last valid
+content until then.
 """
 
 import json
@@ -25,15 +25,15 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 CHECK_INTERVAL_S: Final = 1.0
-"""Interval in seconds of the checks for a change. A check without a change costs one system call."""
+"""Minimum interval in seconds between checks for a change. A check of an unchanged file costs one system call."""
 
 BYTES_MAX: Final = 4_000_000
-"""Limit of a file in bytes, larger than any ConfigMap (about one million bytes)."""
+"""Maximum size of a file in bytes. ConfigMaps are smaller: at most about one million bytes."""
 
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]
-"""Device, inode, size and modification time: identifies a file's content without reading it."""
+"""Device, inode, size and modification time of a file. Equal stamps mean equal content."""
 
 
 class FileUnreadable(Exception):
@@ -46,11 +46,11 @@ class FileUnreadable(Exception):
 
 
 class MountedFile(Generic[T]):
-    """One file of a mounted ConfigMap. The constructor reads nothing. Not thread-safe.
+    """One file of a mounted ConfigMap. The constructor does not read the file. Not thread-safe.
 
-    `content` is the last valid content. Before the file was first read, and while the file is missing, `content` is
-    `absent`; if `absent` is None, a missing file is an error. `refusal` is the message that is logged once for each
-    error. `last_error` (with a `reason`) is the error of the current file, None while the file is valid.
+    `content` is the last valid content. `content` is `absent` before the first read, and while the file is missing.
+    If `absent` is None, a missing file is an error. `refusal` is the log message for an error; each error is logged
+    once. `last_error` (with a `reason`) is the error of the current file, None while the file is valid.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MountedFile(Generic[T]):
         self.last_error: FileUnreadable | PolicyInvalid | SkipsInvalid | None = None
 
     def reload(self) -> bool:
-        """Read the file if it has changed, at most once a second. Returns True if this replaced `content`."""
+        """Read the file if it has changed, at most once a second. Returns True if `content` is new."""
         now = self._clock.monotonic()
         if now < self._check_at:
             return False
@@ -112,12 +112,12 @@ class MountedFile(Generic[T]):
 
 
 def read_json(path: str, known: Stamp | None = None) -> tuple[Any, Stamp] | None:
-    """Return a file's document and stamp; None if the file still has the stamp `known`. Raises FileUnreadable."""
+    """Return the JSON document and stamp of a file; None if its stamp is still `known`. Raises FileUnreadable."""
     try:
         if _stamp(os.stat(path)) == known:
             return None
         with open(path, "rb") as file:
-            # The stamp of the opened file, because the path may lead to another file by now.
+            # Take the stamp from the opened file, because the path may point to another file since `stat`.
             stamp = _stamp(os.fstat(file.fileno()))
             content = file.read(BYTES_MAX + 1)
     except OSError as error:
@@ -141,17 +141,17 @@ def policy_file(path: str, clock: Clock) -> MountedFile[Policies]:
 
 
 def skip_file(path: str, uid: str, clock: Clock) -> MountedFile[frozenset[Place]]:
-    """Return the mounted file that lists the records to skip. It is missing if the list is empty. `uid` is the
-    ConsumerGroup's."""
+    """Return the mounted file that lists the records to skip. If no records are to be skipped, the file does not exist.
+    `uid` is the uid of the ConsumerGroup."""
     refusal = "the list of records to skip cannot be used"
     return MountedFile(path, lambda document: parse_skips(document, uid), clock, refusal=refusal, absent=frozenset())
 
 
 def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
-    """Return the delay in seconds of the first join of this pod's worker, so that new workers join together.
+    """Return the seconds by which this worker delays its first join, so that new workers join the group together.
 
     `now` is in epoch seconds. The file about the fleet's last scaling step is mounted next to `skip_file`, which is
-    None outside of a pod. Without a readable file the worker joins at once, which costs the group one more rebalance.
+    None outside a pod. Without a readable file, the worker joins immediately, and the group rebalances once more.
     """
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if skip_file is None or ordinal is None:
@@ -167,8 +167,10 @@ def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
 
 
 class Follower:
-    """Keeps a session on the current policies of a file. The constructor reads the policies. It raises FileUnreadable
-    or PolicyInvalid if no usable policies are found."""
+    """Applies the current policies of a file to a session.
+
+    The constructor reads the file. It raises FileUnreadable or PolicyInvalid if the file never held usable policies.
+    """
 
     def __init__(self, policy_file: MountedFile[Policies], role: Role, group_id: str) -> None:
         self._file = policy_file
@@ -188,7 +190,10 @@ class Follower:
         return retry_topics(self._group_id, self.policies.delays)
 
     def follow(self, subscribed: object, subscribe: Callable[[tuple[str, ...]], None]) -> bool:
-        """Apply a changed file to a session `subscribed` to these topics. Returns False if a new session is needed."""
+        """Apply changed policies to the session. Returns False if the change requires a new session.
+
+        `subscribed` are the session's topics. `subscribe` is called if the retry topics have changed.
+        """
         if not self._reload():
             return True
         if self.policies.max_message_bytes != self._opened_with.max_message_bytes:

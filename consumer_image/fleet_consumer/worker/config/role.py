@@ -1,6 +1,6 @@
-"""Roles of a fleet's workers (`--role`), which share image, settings and handler.
+"""Roles of a fleet's workers (`--role`). Workers of both roles have the same image, settings and handler.
 
-This module imports nothing heavy, because the command line needs the roles first.
+This module imports no slow modules, because the command line imports it before `--help` is printed.
 """
 
 from enum import StrEnum
@@ -9,7 +9,8 @@ from fleet_consumer.contract import naming
 
 
 class Role(StrEnum):
-    """`MAIN` reads the source topics, `RETRY` the retry and redrive topics, as a member of a separate Kafka group."""
+    """`MAIN` workers read the source topics. `RETRY` workers read the retry and redrive topics, in a separate Kafka
+    group."""
 
     MAIN = "main"
     RETRY = "retry"
@@ -20,5 +21,5 @@ def consumer_group(role: Role, group_id: str) -> str:
 
 
 def retry_topics(group_id: str, delays: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the topics of retry workers: one retry topic per delay, and the redrive topic."""
+    """Return the topics that retry workers read: one retry topic per delay, and the redrive topic."""
     return (*(naming.retry_topic(group_id, delay) for delay in delays), naming.redrive_topic(group_id))

@@ -1,4 +1,4 @@
-"""Settings of the connection and the consumer, derived from worker.json, the environment and the pod's name."""
+"""Connection and consumer settings, derived from worker.json, environment variables and the pod's name."""
 
 import contextlib
 import re
@@ -19,43 +19,45 @@ from fleet_consumer.worker.config.role import Role, consumer_group
 
 METADATA_AGE: Final = "metadata.max.age.ms"
 METADATA_AGE_DEFAULT_MS: Final = 300_000
-"""Kafka's default of this property in milliseconds."""
+"""Kafka's default of `metadata.max.age.ms`."""
 
 ERROR_TEXT: Final = "FLEET_ERROR_TEXT"
-"""Environment variable: `off` keeps error texts, which often contain records' data, out of logs and headers."""
+"""Environment variable. `off` omits error messages from logs and headers, because they often contain record data."""
 PAUSED_BYTES: Final = "FLEET_PAUSED_BYTES_MAX"
-"""Environment variable: limit in bytes of fetched records of all paused partitions together, including records that are
-not due yet."""
+"""Environment variable: total limit in bytes of the fetched records of all paused partitions. Records that are not due
+yet are included."""
 
 ISOLATION_LEVELS: Final = {"ReadUncommitted": "read_uncommitted", "ReadCommitted": "read_committed"}
-"""Kafka's isolation levels, keyed by their names in the CRD."""
+"""Kafka's isolation levels by the names in the CRD."""
 
 RETRY_POLL_RECORDS: Final = 100
-"""Maximum number of records in a retry worker's poll. Records after the first one that is not due are read again
-later."""
+"""Maximum number of records in a retry worker's poll. A larger number would waste fetches: records after the first
+record that is not due are dropped and read again later."""
 
 RETRY_PREFETCH: Final[Mapping[str, str]] = {
     "queued.min.messages": "100",
     "queued.max.messages.kbytes": "1024",
     "fetch.message.max.bytes": "262144",
-    # Limit per response, because with hundreds of partitions the limit per partition does not bound the sum.
+    # Limit per response. The limit per partition alone would allow very large responses for hundreds of partitions.
     "fetch.max.bytes": "4194304",
 }
-"""Prefetch limits of a retry worker. A larger record is still fetched, alone in its response (KIP-74)."""
+"""Prefetch limits of a retry worker. A record above the limit is still fetched, alone in its response (KIP-74)."""
 
 RETRY_PREFETCH_ALIASES: Final = frozenset({"max.partition.fetch.bytes"})
-"""librdkafka's aliases of these properties. They are removed, because the later one of two aliases would apply."""
+"""librdkafka's aliases of properties in `RETRY_PREFETCH`. The user's aliases are removed, because librdkafka applies
+whichever of two aliases is set later."""
 
 
 class CredentialsUnreadable(Exception):
-    """The mounted files have no readable user name or password."""
+    """The mounted files contain no readable user name and password (or client id and secret)."""
 
     reason = "AuthenticationFailed"
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """A worker's name for logs and brokers, its instance id with static membership, and in a cluster its pod's uid."""
+    """A worker's name for logs and brokers, its group instance id (None without static membership), and its pod's uid
+    (None outside a cluster)."""
 
     worker: str
     instance_id: str | None
@@ -63,13 +65,14 @@ class PodIdentity:
 
 
 def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> WorkerConfig:
-    """Return the settings with the user's environment variables applied. Raises SettingsInvalid."""
+    """Apply the environment variables `ERROR_TEXT` and `PAUSED_BYTES` to the settings. Raises SettingsInvalid."""
     error_text = environment.get(ERROR_TEXT, "on")
     if error_text not in ("on", "off"):
         raise SettingsInvalid("", f"the environment variable {ERROR_TEXT} must be on or off; it is {error_text!r}")
     handler = replace(config.handler, error_text=error_text == "on")
     budget = environment.get(PAUSED_BYTES, str(config.consumer.paused_bytes_max))
-    # Refuses Python's other notations, such as 1_000, and numbers that are slow to parse.
+    # The pattern excludes Python's other notations, such as 1_000, and numbers with so many digits that they are slow
+    # to parse.
     if re.fullmatch(r"[1-9][0-9]{0,14}", budget) is None:
         raise SettingsInvalid(
             "", f"the environment variable {PAUSED_BYTES} must be a number of bytes, such as 33554432; it is {budget!r}"
@@ -78,10 +81,10 @@ def with_environment(config: WorkerConfig, environment: Mapping[str, str]) -> Wo
 
 
 def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentity:
-    """Return the identity from the pod's name in the environment; the name of a StatefulSet's pod ends in its ordinal.
+    """Derive the identity from the pod's name in the environment. The name of a StatefulSet's pod ends in its ordinal.
 
-    Raises SettingsInvalid for static membership without an ordinal, because workers with the same instance id fence
-    each other.
+    Static membership needs the ordinal, because workers with the same instance id fence each other. Raises
+    SettingsInvalid if it is missing.
     """
     pod, uid = environment.get(POD_NAME, ""), environment.get(POD_UID) or None
     if not config.consumer.static_membership:
@@ -97,7 +100,8 @@ def identify(config: WorkerConfig, environment: Mapping[str, str]) -> PodIdentit
 
 
 def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
-    """Return settings that read credentials before each login. Raises SettingsInvalid, CredentialsUnreadable."""
+    """Return connection settings; credentials are read again before each login. Raises SettingsInvalid and
+    CredentialsUnreadable."""
     tls, sasl = brokers.tls, None
     if brokers.sasl is not None:
         sasl = _login(brokers.sasl, None if tls is None else tls.ca_file)
@@ -108,8 +112,10 @@ def connection_settings(brokers: Brokers, client_id: str) -> ConnectionSettings:
 
 
 def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
-    """Return the login with the mounted credentials. `ca_file` also verifies the token endpoint, because a private CA
-    usually signs the certificates of both."""
+    """Return the SASL settings with the mounted credentials.
+
+    `ca_file` is also used for the token endpoint, because a private CA usually signs both certificates.
+    """
     mounted = MountedLogin(source)
     name, proof = mounted()
     try:
@@ -128,9 +134,9 @@ def _login(source: SaslSource, ca_file: str | None) -> SaslSettings:
 
 
 class MountedLogin:
-    """Reads the current user name and password, or client id and client secret, from the mounted files.
+    """Callable that reads the current user name and password, or client id and client secret, from the mounted files.
 
-    If the files cannot be read, the last values are used. Only the constructor raises CredentialsUnreadable.
+    If the files cannot be read, a call returns the last values. Only the constructor raises CredentialsUnreadable.
     """
 
     def __init__(self, source: SaslSource) -> None:
@@ -163,16 +169,17 @@ def context_of(config: WorkerConfig, worker: str, purpose: str) -> HandlerContex
 def consumer_settings(
     config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
 ) -> ConsumerSettings:
-    """Return the member's settings, translated from the CRD's values to Kafka's.
+    """Return the settings of the group member: the CRD's values in Kafka's terms.
 
-    A retry worker starts at the beginning of its topics, so that it skips no record, and prefetches little.
+    A retry worker always has `auto.offset.reset` earliest, so it skips no record, and it prefetches only a few records.
     """
     consumer, retries = config.consumer, role is Role.RETRY
     properties = consumer.properties
     if retries:
         kept = {name: value for name, value in properties.items() if name not in RETRY_PREFETCH_ALIASES}
         properties = {**kept, **RETRY_PREFETCH}
-    # librdkafka and our own client use the same metadata age. A topic pattern finds a new topic after this time, too.
+    # The same metadata age applies to librdkafka and to our own client. A new topic of a pattern is found after this
+    # time.
     metadata_age = consumer.properties.get(METADATA_AGE)
     return ConsumerSettings(
         connection=connection,
@@ -186,8 +193,8 @@ def consumer_settings(
         auto_offset_reset="earliest" if retries else consumer.auto_offset_reset.lower(),
         isolation_level="read_uncommitted" if retries else ISOLATION_LEVELS[consumer.isolation_level],
         metadata_max_age_ms=METADATA_AGE_DEFAULT_MS if metadata_age is None else int(metadata_age),
-        # The brokers may know a renewed password before its Secret reaches this pod. The worker then retries, and its
-        # status gives the reason.
+        # After a password change, the brokers may expect the new password before the updated Secret reaches this pod.
+        # The worker then retries the login, and its status gives the reason.
         retry_authentication=True,
         paused_bytes_max=consumer.paused_bytes_max,
         properties=properties,

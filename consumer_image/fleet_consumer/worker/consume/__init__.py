@@ -1,1 +1,1 @@
-"""The consume loop and its components: intake, handler calls, outcomes, writing, progress and commits."""
+"""The consume loop and its components: intake, handler calls, outcomes, writes, progress and commits."""

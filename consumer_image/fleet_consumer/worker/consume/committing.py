@@ -1,4 +1,4 @@
-"""Commits of finished records, at every commit interval and before partitions are revoked."""
+"""Commits of the offsets of finished records: at every commit interval and before partitions are revoked."""
 
 import logging
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from fleet_consumer.worker.logs import fields, now_text
 LOG = logging.getLogger("fleet_consumer.worker")
 
 REFUSED_LONG_S: Final = 30.0
-"""Time in seconds after which a refusal is reported although it may be temporary, for example because the coordinator
-does not know a new topic yet. A lasting refusal is reported at once."""
+"""Seconds after which a possibly temporary refusal is reported. For example, the coordinator may not know a new topic
+yet. A permanent refusal is reported immediately."""
 
 
 class CommitsRefused(Exception):
@@ -25,7 +25,7 @@ class CommitsRefused(Exception):
 
 
 class Committing:
-    """Commits the offsets of one loop. Every commit carries `breaker_state`."""
+    """Commits the offsets of one consume loop. The metadata of every commit contains `breaker_state`."""
 
     def __init__(self, parts: LoopParts, partitions: Partitions) -> None:
         self._parts = parts
@@ -39,7 +39,7 @@ class Committing:
         self._due_at = self._parts.clock.monotonic()
 
     def carry(self, breaker_state: str) -> None:
-        """Add this breaker state to all later commits. If the state is new, it is committed soon."""
+        """Set the breaker state for all later commits. A changed state makes the next commit due immediately."""
         if breaker_state != self.breaker_state:
             self.breaker_state = breaker_state
             self.soon()
@@ -49,7 +49,7 @@ class Committing:
         return not self._in_flight and self._parts.clock.monotonic() >= self._due_at
 
     def commit(self) -> None:
-        """Commit offsets that changed since the last commit; returns at once."""
+        """Commit the offsets that changed since the last commit, without waiting for the result."""
         self._due_at = self._parts.clock.monotonic() + self._interval_s
         offsets = committable(self._partitions, self.breaker_state)
         if offsets:
@@ -57,7 +57,7 @@ class Committing:
             self._parts.consumer.commit_async(offsets, self._committed)
 
     def commit_leaving(self, partitions: Partitions, timeout_s: float) -> int:
-        """Commit partitions that are being revoked, and wait for the result, at most `timeout_s` seconds. Returns the
+        """Commit the offsets of revoked partitions, and wait at most `timeout_s` seconds for the result. Returns the
         number of partitions in the commit."""
         offsets = committable(partitions, self.breaker_state)
         if offsets:
@@ -81,13 +81,13 @@ class Committing:
             self._parts.stats.commit_failures += 1
             reason = getattr(error, "reason", type(error).__name__)
             LOG.info(
-                "commit failed; it is repeated while the partitions are owned",
+                "commit failed; it will be repeated while the partitions are owned",
                 extra=fields(reason=reason, error=str(error)),
             )
 
     @property
     def refused(self) -> CommitsRefused | None:
-        """The error if commits are refused permanently or for at least `REFUSED_LONG_S`, otherwise None. Any thread."""
+        """The error if commits are refused permanently or for at least `REFUSED_LONG_S`; else None. Any thread."""
         now, found = self._parts.clock.wall(), []
         for topic_partition, partition in sorted(dict(self._partitions).items()):
             refused = partition.refused

@@ -1,22 +1,22 @@
 """Handling outside the loop's thread: in several threads, in an event loop, or in batches.
 
-The loop's thread polls and never waits for a handler. It admits records, keeps the key order (`KeyOrder`) and the
-executor's slots busy, writes outputs and commits. Every admitted record is in its partition's `unfinished`, so the
-committable offset is that of the first unfinished record, even if many records behind it are finished. Records without
+The loop's thread polls and never waits for a handler. It admits records, preserves the order per key (`KeyOrder`),
+keeps the executor's slots busy, writes outputs and commits. Every admitted record is in its partition's `unfinished`.
+The committable offset is that of the first unfinished record, even if many later records are finished. Records without
 a key are handled in any order. If they were handled one at a time, `concurrency` would be useless for topics without
 keys.
 
-Two limits apply: `pending_max` to all records that wait or are being handled, and `window` to the records behind a
-partition's first unfinished record. A partition with a full window is paused, so that one slow record neither fills
+Two limits apply. `pending_max` limits all records that wait or are being handled. `window` limits the records from a
+partition's first unfinished record on. A partition with a full window is paused, so one slow record neither fills the
 memory nor stops other partitions.
 
-On revocation, waiting records are dropped, except those in front of a record that has started. The records in front of
-it are handled while time remains, because the next owner repeats everything from the first unfinished record on.
+On revocation, waiting records are dropped unless a later record of the partition has started. In this case the waiting
+records are handled while time remains, because the next owner repeats everything from the first unfinished record on.
 Results for a partition that is no longer owned are ignored.
 
-While the breaker is open no call starts. A failed record that must be handled again is parked: it stays unfinished and
-keeps its order key, so that records behind it wait. When calls start again, parked records are handled first. A record
-whose handler is misconfigured (`is_endpoints`) is parked for a few seconds, and other records are tried meanwhile.
+While the breaker is open, no call starts. A failed record that must be handled again is parked: it stays unfinished and
+keeps its order key, so later records with the same key wait. When calls start again, parked records are handled first.
+A record whose handler is misconfigured (`is_endpoints`) is parked for a few seconds, while other records are tried.
 
 Decision: docs/decisions/0010-handler-execution.md.
 """
@@ -37,12 +37,12 @@ from fleet_consumer.worker.consume.progress import CRASH_GUARD, WINDOW_FULL, Par
 
 
 class CarefulPartitions:
-    """The partitions of one loop that a crash guard protects. They are paused until their careful handling ends.
+    """The partitions of one loop that need careful handling (`crash_guard`). They are paused until it ends.
 
-    Only a few records of one partition (a chunk) are handled at a time, so that the crash marker names them if the
-    process dies; the following records of these partitions are put aside. All other partitions get one round after each
-    chunk. They also continue while records of the chunk are parked; the next chunk starts only when these have been
-    handled.
+    Only a few records of one partition (a chunk) are handled at a time. If the process dies, the crash marker names
+    these records. The following records of the careful partitions are put aside. All other partitions get one round
+    after each chunk. They also continue while records of the chunk are parked. The next chunk starts only after all
+    records of the previous chunk have been handled.
     """
 
     def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
@@ -55,9 +55,9 @@ class CarefulPartitions:
         self.aside: dict[TopicPartition, list[Record]] = {}
         # The chunk being handled: its partition, number of records, and start (monotonic seconds).
         self._alone: tuple[PartitionProgress, int, float] | None = None
-        # Work of this chunk that has not been given to a call yet.
+        # Work of this chunk that waits for a free slot of the executor.
         self._waiting: deque[Work] = deque()
-        # True while records of this chunk are parked for another attempt. Other records are handled meanwhile.
+        # True while records of this chunk are parked for another attempt, and other partitions' records are handled.
         self._parked = False
         self._others_next = False
 
@@ -65,16 +65,16 @@ class CarefulPartitions:
         partition = self._loop.partitions.get(run.topic_partition)
         if partition is not None:
             if run.topic_partition not in self.aside:
-                # Move the position to this run, because no commit may go back to deleted offsets before it.
+                # Move the position to this run. Earlier offsets may be deleted and must not be committed.
                 first = as_read(run.records[0])
                 partition.handled(first.offset - 1, first.leader_epoch)
             self.aside.setdefault(run.topic_partition, []).extend(run.records)
             self._parts.pauses.pause(run.topic_partition, CRASH_GUARD)
 
     def others_may_go(self, *, stopping: bool) -> bool:
-        """Continue with the records put aside, and return True if the loop's other records may start now.
+        """Advance the careful handling, and return True if records of the other partitions may start now.
 
-        Returns False while a chunk is being handled, and while the next chunk waits for running calls to end.
+        Returns False while a chunk is being handled, and while the next chunk waits for running calls to finish.
         """
         if self._alone is not None:
             self._issue()
@@ -94,17 +94,17 @@ class CarefulPartitions:
         partitions = self._loop.partitions
         topic_partition = min(self.aside, key=lambda each: self._crash_markers.deaths(partitions[each]))
         if partitions[topic_partition].unfinished:
-            return True  # writes of this partition are not acknowledged yet
+            return True  # some writes of this partition are not acknowledged yet
         if not self._hand_out(partitions[topic_partition]):
             return True
         self._issue()
         return False
 
     def take_waiting(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Remove and return work of these partitions that has not been given to a call yet."""
+        """Remove and return the work of these partitions whose calls have not started."""
         gone = [work for work in self._waiting if work.partition in partitions]
         if gone:
-            self._waiting.clear()  # all waiting work belongs to one partition
+            self._waiting.clear()  # all waiting work belongs to a single partition
         return gone
 
     def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
@@ -118,7 +118,7 @@ class CarefulPartitions:
             self._calls.give(work)
 
     def _hand_out(self, partition: PartitionProgress) -> bool:
-        """Start the next chunk of the records that were put aside. Returns False if no record was handed out."""
+        """Start the next chunk of a partition's records that were put aside. Returns False if no record may start."""
         records = self.aside[partition.topic_partition]
         probe = self._loop.pace is Pace.PROBE
         most = 1 if probe else len(records) if self._batch else _side_by_side(records)
@@ -129,8 +129,8 @@ class CarefulPartitions:
         del records[:count]
         self._alone = partition, count, self._parts.clock.monotonic()
         for work in works:
-            # No order key is needed: no other records of the partition are being handled, and these are one batch or
-            # differ in their keys.
+            # No order key is needed, because no other records of the partition are being handled. The chunk's records
+            # are a single batch, or have different keys.
             work.order_key = None
             if error is None:
                 self._waiting.append(work)
@@ -157,7 +157,7 @@ class CarefulPartitions:
 
 
 def _side_by_side(records: Sequence[Record]) -> int:
-    """Return the number of leading records that may be handled in any order, because their keys differ."""
+    """Return the number of records, from the first on, whose order does not matter: their keys differ or are None."""
     keys = set[Any]()
     for count, record in enumerate(records):
         if (key := as_read(record).key) is not None and key in keys:
@@ -167,15 +167,15 @@ def _side_by_side(records: Sequence[Record]) -> int:
 
 
 ENDPOINT_PAUSE_S: Final = 5.0
-"""Wait in seconds before a record whose handler is misconfigured is tried again."""
+"""Seconds until the next attempt of a record whose handler is misconfigured."""
 
 SHORT_POLL_S: Final = 0.02
-"""Poll timeout in seconds while writes await acknowledgement or slots of the executor are free. It is short, because
-acknowledgements do not end a poll early, nor do new records if `max_records` is 0."""
+"""Poll timeout in seconds while writes await acknowledgement or slots of the executor are free. The timeout is short,
+because neither acknowledgements nor, with `max_records` 0, new records end a poll early."""
 
 
 class ConcurrentRounds:
-    """Handles the records of a loop with an executor, which the caller starts."""
+    """Rounds of a loop that handles records with an executor. The caller starts the executor."""
 
     def __init__(self, loop: Loop, parts: LoopParts, executor: Executor, concurrency: Concurrency) -> None:
         self._loop = loop
@@ -198,25 +198,25 @@ class ConcurrentRounds:
         return bool(self.in_flight or self._pending.parked or self._careful.aside)
 
     def drain(self) -> None:
-        """Finish the records in flight. Polls continue meanwhile, so that the membership is kept."""
+        """Finish the records in flight. Polls continue during the drain, so the membership is kept."""
         self._forget_waiting(dict(self._loop.partitions))
-        # Records in flight are with the executor, or may still be handed to it.
+        # Calls run, or records in flight wait for a call that may still start.
         while self._calls.out or (self.in_flight and self._goes_on()):
             if self._loop.drain_over:
                 return
             self._loop.step()
 
     def _goes_on(self) -> bool:
-        """Return True while admitted records may start: breaker closed, and no handler known to be misconfigured."""
+        """Return True while calls may start: the breaker is closed and no handler is known to be misconfigured."""
         return self._loop.pace is Pace.FULL and not self._pending.stands(self._clock.monotonic())
 
     def receive(self) -> Records:
         """Return available records, or wait for records or results, whichever arrives first.
 
-        A result of the executor ends a poll with `max_records` 0 at once, and a poll for records only with a delay. New
-        records, however, do not end a poll with `max_records` 0. So with records in flight, the first poll only fetches
-        what is available, and the second one waits with `max_records` 0. The wait is long only while all slots are
-        busy, because no record could start then anyway.
+        A result of the executor immediately ends a poll with `max_records` 0; it ends a poll for records only with a
+        delay. New records, however, do not end a poll with `max_records` 0. So with records in flight, the first poll
+        only returns available records, and the second poll waits with `max_records` 0. The wait is long only while all
+        slots are busy, because then no new record could start.
         """
         limit = self._limit()
         wait_s = self._parts.intake.before_poll(self._loop.partitions, POLL_TIMEOUT_S)
@@ -245,14 +245,14 @@ class ConcurrentRounds:
         self._stats.batches += bool(runs)
         wrote = self._take_back()
         if self._parts.consumer.holds_session():
-            # While the session is unconfirmed, another member may own the records. The wait ends when a heartbeat
-            # succeeds or the partitions are lost.
+            # While the session is unconfirmed, no call starts, because another member may own the partitions. This
+            # lasts until a heartbeat succeeds or the partitions are lost.
             self._issue()
         self._open_writes = self._writing.tend(self._loop.partitions) or wrote
         self._regulate()
 
     def _issue(self) -> None:
-        """Hand the work that may start to the executor."""
+        """Start as many calls as the pace and the executor's free slots allow."""
         if not self._careful.others_may_go(stopping=self._loop.draining):
             return
         pace = self._loop.pace
@@ -261,7 +261,7 @@ class ConcurrentRounds:
             self._calls.give(work)
 
     def _take_back(self) -> bool:
-        """Process the executor's results. Returns True if any record has writes."""
+        """Process the results of finished calls. Returns True if any finished record has writes."""
         wrote = False
         for work, results, seconds in self._calls.take_back():
             self._pending.in_flight -= len(work.entries)
@@ -284,7 +284,7 @@ class ConcurrentRounds:
         return wrote
 
     def _regulate(self) -> None:
-        """Pause partitions whose window is full, until the window is half empty."""
+        """Pause partitions with a full window. Resume them when at most half of the window is used."""
         window = self._concurrency.window
         for topic_partition, partition in self._loop.partitions.items():
             behind = len(partition.unfinished)
@@ -298,7 +298,7 @@ class ConcurrentRounds:
         return any(not each.handled for each in partition.unfinished)
 
     def finish(self, going: Partitions, timeout_s: float) -> None:
-        # Finish the calls first, then their writes.
+        # First finish the calls, then the writes of their records.
         self._forget_waiting(going)
         deadline = self._clock.monotonic() + timeout_s
         while True:
@@ -315,7 +315,7 @@ class ConcurrentRounds:
         self._writing.finish(going, max(0.0, deadline - self._clock.monotonic()))
 
     def _forget_waiting(self, going: Partitions) -> None:
-        """Drop waiting records, except those in front of a record that has started."""
+        """Drop waiting records, except those before a record of the same partition that has started."""
         partitions = set(going.values())
         self._careful.discard_partitions(going)
         gone = self._pending.take_unbegun(partitions) + self._careful.take_waiting(partitions)
@@ -324,7 +324,7 @@ class ConcurrentRounds:
     def drop_partitions(self, gone: Partitions) -> None:
         """Drop waiting records of partitions that are no longer owned.
 
-        Results of running calls are ignored, and calls that have not started are not made.
+        Results of running calls will be ignored. Calls that have not started are cancelled.
         """
         partitions = set(gone.values())
         for partition in partitions:

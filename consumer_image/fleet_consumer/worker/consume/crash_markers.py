@@ -1,8 +1,8 @@
 """Reads and writes crash markers (`crash_guard`) in the commits of assigned partitions.
 
-Before the first record of a partition is handed out, the marker of its last commit is read and replaced with that of
-this worker. This is done for all new partitions at once: two requests to the coordinator per rebalance, none per
-record. A partition whose marker cannot be read or written does not start. Used by the consume loop's thread.
+Before the first record of a partition is handled, the worker reads the marker of the last commit and replaces it with
+its own. All new partitions share these requests: two requests to the coordinator per rebalance, none per record. A
+partition whose marker cannot be read or written does not start. Used by the consume loop's thread only.
 
 Decision: docs/decisions/0024-crash-guard.md.
 """
@@ -30,18 +30,18 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ANSWER_WAIT_S: Final = 5.0
-"""Timeout in seconds of each request to the coordinator. A request without a response is repeated."""
+"""Timeout of each request to the coordinator in seconds. A request without a response is sent again."""
 PROCESS: Final = secrets.token_hex(4)
 """Identifies this process among the members of the group."""
 
 AGAIN_S: Final = 1.0
-"""Wait in seconds after a failed request."""
+"""Seconds until a failed request is sent again."""
 
 
 class CrashMarkers:
-    """The crash markers of a loop's partitions. Decides which polled records may be handed to handlers.
+    """The crash markers of a loop's partitions. They decide which polled records may be handled.
 
-    `at_once` is the maximum number of records of a partition that the loop handles at the same time.
+    `at_once` is the maximum number of records of a partition that the loop handles concurrently.
     """
 
     def __init__(self, parts: LoopParts, partitions: Partitions, committing: Committing, *, at_once: int) -> None:
@@ -56,10 +56,10 @@ class CrashMarkers:
         self.careful: set[TopicPartition] = set()
 
     def admit(self, runs: list[Run]) -> tuple[list[Run], list[Run]]:
-        """Return the runs to handle carefully, those with the fewest deaths first, and all other runs.
+        """Divide runs into those to handle carefully, the fewest deaths first, and all others.
 
-        Runs of partitions whose markers cannot be written yet are left out: the consumer seeks back to them and reads
-        them again.
+        Runs of partitions whose markers cannot be written yet are in neither result. The consumer seeks back and reads
+        these runs again.
         """
         if self.unwritten:
             runs = self._marked(runs)
@@ -71,14 +71,14 @@ class CrashMarkers:
 
     def _marked(self, runs: list[Run]) -> list[Run]:
         if any(run.topic_partition in self.unwritten for run in runs):
-            # Record all starting positions first, so that one request covers all partitions.
+            # First record all starting positions, because a single request then covers all partitions.
             record_starts(self._parts.consumer, self.unwritten, self._partitions)
         self.begin_partitions()
         self._parts.pauses.hold((run for run in runs if run.topic_partition in self.unwritten), CRASH_GUARD)
         return [run for run in runs if run.topic_partition not in self.unwritten]
 
     def assigned(self, partition: PartitionProgress) -> None:
-        """Add an assigned partition. Its offsets are not committed before its marker is read."""
+        """Add an assigned partition. No offset of the partition is committed before its marker is read."""
         partition.crash_marker = None
         self.unread.add(partition.topic_partition)
         self.unwritten.add(partition.topic_partition)
@@ -88,11 +88,11 @@ class CrashMarkers:
             known.difference_update(partitions)
 
     def begin_partitions(self) -> None:
-        """Read and write the markers of partitions whose starting position is known. Failures are repeated later."""
+        """Read and write the markers of partitions with a known starting position. Failed requests are repeated."""
         if not self.unwritten or self._parts.clock.monotonic() < self._again_at:
             return
         if self.find():
-            # A partition without a known replay epoch is not committed, so its marker would not be written.
+            # A partition without a known replay epoch is left out, because nothing is committed for it.
             known, begun = self._partitions, self.unwritten - self.unread
             ready = {each: known[each] for each in begun if known[each].replay_epoch is not None}
             missing = self.write(ready)
@@ -104,7 +104,7 @@ class CrashMarkers:
         self._again_at = self._parts.clock.monotonic() + AGAIN_S
 
     def find(self) -> bool:
-        """Load the crash markers of partitions whose starting position is known. Returns False if a read failed."""
+        """Read the crash markers of partitions with a known starting position. Returns False after an error."""
         partitions = self._partitions
         try:
             self._load({each: partitions[each] for each in self.unread if partitions[each].start is not None})
@@ -142,18 +142,20 @@ class CrashMarkers:
             if guard.careful:
                 self.careful.add(topic_partition)
                 LOG.warning(
-                    "the partition's last owner died or lost its session; the next records are handled a few at a time",
+                    "the partition's last owner died or lost its session; the next records are handled in small chunks",
                     extra=fields(**topic_partition._asdict(), offset=start, deaths=guard.deaths),
                 )
         self.unread.difference_update(asked)
 
     def deaths(self, partition: PartitionProgress) -> int:
-        """Return the number of processes that died at the partition's next record."""
+        """Return the number of processes that died while handling the partition's next record."""
         return 0 if partition.crash_guard is None else partition.crash_guard.deaths
 
     def admit_records(self, partition: PartitionProgress, records: Sequence[Record]) -> tuple[int, Exception | None]:
-        """Return how many of these records may be handed out now (0 if the marker could not be committed), and the
-        error if they fail without a handler call. Only for a partition without unfinished records."""
+        """Return how many of these records may be handled now, and an error if they fail without a handler call.
+
+        The number is 0 if the marker could not be committed. The partition must have no unfinished records.
+        """
         place = self._parts.skips.first(partition.topic_partition, records)
         if place == 0:
             return 1, skipped()
@@ -174,7 +176,7 @@ class CrashMarkers:
         return count, None
 
     def count_handled(self, partition: PartitionProgress, count: int, seconds: float) -> None:
-        """Note that `count` records were handled carefully in `seconds`."""
+        """Note that careful handling of `count` records took `seconds`."""
         partition.in_hand, guard = False, partition.crash_guard
         if guard is None or not guard.careful:
             return
@@ -186,14 +188,15 @@ class CrashMarkers:
             LOG.info("the partition is handled at full speed again", extra=fields(**place._asdict()))
 
     def release(self, partition: PartitionProgress, *, died: bool) -> None:
-        """Prepare a partition's last commit. If `died`, the marker stays and counts a death at the records in hand."""
+        """Set the marker for a partition's last commit. If `died`, the marker stays unchanged, so the next owner counts
+        a death at the records in hand."""
         if partition.topic_partition in self.unread or died:
             return
         partition.in_hand = False
         partition.crash_marker = "" if partition.crash_guard is None else partition.crash_guard.released
 
     def write(self, partitions: Partitions, breaker_state: str = "") -> frozenset[TopicPartition]:
-        """Commit the markers of these partitions now; returns the partitions whose commit was not stored."""
+        """Commit the markers of these partitions, and return the partitions whose commit was not stored."""
         offsets = committable(partitions, breaker_state)
         if not offsets:
             return frozenset()
@@ -216,4 +219,4 @@ class CrashMarkers:
         except FatalConsumerError:
             raise
         except ConsumerError:
-            return {}  # careful handling then ends only after `careful_s`
+            return {}  # without end offsets, careful handling ends only after `careful_s`

@@ -1,16 +1,16 @@
 """Handling on the loop's thread, for synchronous handlers of single records.
 
-Polled records are handled partition by partition in offset order. A record's writes are sent at once, and later records
-are handled while the writes await acknowledgement. The loop waits for acknowledgements only if it is idle, stops, or
-has too many bytes unacknowledged. An offset is committable once all records before it are handled and written
-(`progress`).
+Polled records are handled one partition after another, in offset order. A record's writes are sent immediately, and
+later records are handled while the writes await acknowledgement. The loop waits for acknowledgements only if it is
+idle, stops, or has too many unacknowledged bytes. An offset is committable once all records before it are handled and
+their writes are acknowledged (`progress`).
 
 Some work cannot wait for the end of a long batch: commits, polls that keep the membership, and an orderly stop. The
 loop does this work about once a second, between two records.
 
-A partition whose writes are not acknowledged is held: it is paused and reported, and its failed writes are sent again
-with back-off. The other partitions continue. When the breaker opens (`pacing`), all partitions are paused. The consumer
-seeks back to the last failed record, and later reads again from there.
+A partition whose writes fail or time out is held: it is paused and reported, and its failed writes are sent again with
+back-off. The other partitions continue. When the breaker opens (`pacing`), all partitions are paused. The consumer
+seeks back to the last failed record, and later continues from this record.
 """
 
 import os
@@ -30,18 +30,19 @@ from fleet_consumer.worker.consume.writing import ACK_POLL_S, ACK_WAIT_S
 from fleet_consumer.worker.stats import Stats
 
 TIMED_FROM_S: Final = 100e-6
-"""Mean seconds per record from which the next run's records are timed one by one; the clock then costs less than 1%."""
+"""If the mean seconds per record reach this value, the records of the next run are timed one by one. Reading the clock
+then costs less than 1 % of the time."""
 SHORT_RUN: Final = 16
-"""Number of records up to which a run is always timed record by record, because the poll before it costs much more."""
+"""A run of at most this many records is always timed record by record, because its poll costs much more."""
 
 
 class CallTimes:
-    """Measures handler calls, for the histogram of their durations and for the busy time, on the consume loop's thread.
+    """Measures handler calls on the consume loop's thread, for the histogram of their durations and the busy time.
 
-    Reading the clock takes 127 ns and updating a histogram bucket 1.7 µs (measured), together about ten times the call
-    of an empty handler. So the records of a long run are timed one by one only if those of the previous run were slow.
-    Otherwise the run is timed as a whole, and each record counts with the mean. This loses nothing, because records
-    below 0.1 ms all fall into the first bucket. Busy time is measured over whole runs.
+    Reading the clock takes 127 ns and updating a histogram bucket 1.7 µs (measured). Together, this is about ten times
+    the call of an empty handler. So the records of a long run are timed one by one only if those of the previous run
+    were slow. Otherwise the run is timed as a whole, and each record counts with the mean. The histogram stays exact,
+    because all durations below 0.1 ms fall into the first bucket. Busy time is measured over whole runs.
     """
 
     def __init__(self, handle: Handle, stats: Stats, clock: Clock) -> None:
@@ -54,8 +55,10 @@ class CallTimes:
         self._began = self._paused = 0.0
 
     def begin_run(self, count: int, instead: Handle | None = None) -> Handle:
-        """Begin a run of `count` records. Returns the function to call for each record: the handler, or `instead` if
-        given, whose calls are not timed."""
+        """Begin a run of `count` records, and return the function to call for each record.
+
+        The function is the handler, or `instead` if given. Calls of `instead` are not timed.
+        """
         self._counts = instead is None
         self._each = self._slow or count <= SHORT_RUN
         self._began = now = self._now()
@@ -63,7 +66,7 @@ class CallTimes:
         return instead or (self._timed if self._each else self._handle)
 
     def pause(self) -> None:
-        """Exclude the time until `resume` from the run: the loop handles no records meanwhile."""
+        """Stop the time of the run until `resume`, because the loop handles no records in between."""
         self._paused = now = self._now()
         self._stats.busy.end(now)
 
@@ -73,7 +76,7 @@ class CallTimes:
         self._stats.busy.call_began(now)
 
     def end(self, count: int) -> None:
-        """End a run after `count` of its records were handled."""
+        """End the run, in which `count` records were handled."""
         now = self._now()
         self._stats.busy.end(now)
         if not (count and self._counts):
@@ -106,7 +109,7 @@ class InlineRounds:
         self._clock = parts.clock
         self._pid = os.getpid()
         self._batch: dict[TopicPartition, PartitionProgress] = {}
-        # True if the current batch is abandoned and its unhandled records are read again later.
+        # True if the current batch was abandoned, so its unhandled records must be read again.
         self._stayed = False
         self._wait_s = 0.0
 
@@ -133,7 +136,7 @@ class InlineRounds:
         self._writing.follow(ACK_WAIT_S if self._loop.draining else self._wait_s if self._loop.idle else 0.0)
 
     def drain(self) -> None:
-        """Do nothing: between two rounds no record is being handled, and the revocation waits for writes."""
+        """Do nothing: no record is handled between two rounds, and `finish` waits for the writes at the revocation."""
 
     def has_in_hand(self, partition: PartitionProgress) -> bool:
         return False
@@ -148,9 +151,9 @@ class InlineRounds:
     def _begin(self, run: Run) -> PartitionProgress:
         """Add a run to the current batch and return its partition's current progress.
 
-        A partition may be revoked and assigned again while one of its runs waits. It then has a new progress object,
-        and reading restarts at the committed offset. Handling the old run as well would move the new progress past
-        unhandled records.
+        A partition may be revoked and assigned again while one of its runs waits to be handled. The partition then has
+        a new progress object, and is read again from the committed offset. Handling the old run as well would move the
+        new progress past unhandled records.
         """
         partition = self._loop.partitions[run.topic_partition]
         if run.topic_partition not in self._batch:
@@ -159,7 +162,7 @@ class InlineRounds:
         return partition
 
     def _handle_batch(self, runs: Sequence[Run], error: Exception | None = None) -> None:
-        """Handle a batch of runs. With an `error` all records fail with this error, and the handler is not called."""
+        """Handle a batch of runs. If `error` is given, all records fail with it and the handler is not called."""
         parts = [part for run in runs for part in self._parts.skips.parts(run)]
         work = [(run, self._begin(run), error or skipped) for run, skipped in parts]
         owns = self._loop.owns
@@ -168,7 +171,7 @@ class InlineRounds:
                 if owns(partition) and not self._handle_run(run, partition, instead):
                     break
         except BaseException:
-            self._times.pause()  # the error ends the session
+            self._times.pause()  # this error ends the session
             raise
         self._watch.record = None
         batch, self._batch = self._batch, {}
@@ -182,20 +185,20 @@ class InlineRounds:
             self._loop.adjust_pace()
 
     def _handle_with_care(self, run: Run) -> None:
-        """Handle a run in chunks of a few records. Before each chunk, a commit stores the number of its records."""
+        """Handle a run in chunks of a few records. A crash marker with a chunk's size is committed before the chunk."""
         topic_partition, records = run.topic_partition, run.records
         partition = self._loop.partitions.get(topic_partition)
         if partition is None:
-            return  # revoked while other records of this poll were handled
+            return  # the partition was revoked while other records of this poll were handled
         position = self._parts.consumer.position(topic_partition)
         if position is not None and position <= records[0].offset:
-            return  # the consumer went back to an earlier run of this poll, so it will read this run again
+            return  # the consumer was set back to an earlier run of this poll, and reads this run again
         _take_up(partition, run)
         markers = self._loop.crash_markers
         while records and not self._loop.draining:
             self._writing.follow(ACK_WAIT_S)
             if partition.unfinished:
-                break  # writes are not acknowledged
+                break  # some writes are not acknowledged yet
             count, error = markers.admit_records(partition, records)
             if not count:
                 break
@@ -213,18 +216,18 @@ class InlineRounds:
             self._seek_back(partition)
 
     def _handle_run(self, run: Run, partition: PartitionProgress, error: Exception | None = None) -> bool:
-        """Handle a run's records in order, or fail them all with `error` if given. Returns False to abandon the whole
-        batch, because the worker stops, the breaker opened, or the skip list changed.
+        """Handle a run's records in order, or fail all of them with `error` if given.
 
-        Hot path: a record without outputs costs one store, one call and one test.
+        Returns False if the whole batch must be abandoned: the worker stops, the breaker opened, or the skip list
+        changed. Hot path: a record without outputs costs one store, one call and one test.
         """
         watch, outcomes, pacing, outputs_of = self._watch, self._outcomes, self._pacing, self._outcomes.outputs_of
         records, times = run.records, self._times
         handle = times.begin_run(len(records), None if error is None else self._raising(error))
-        # Number of handled records not to count as done at the end: failures, records with outputs, and records counted
-        # earlier.
+        # Number of handled records that are not counted as done at the end: failures, records with outputs, and records
+        # that were counted earlier.
         apart = 0
-        after = 0  # index after the last failed record; the breaker has not counted successes from here on
+        after = 0  # index after the last failed record; later successes are not yet counted by the breaker
         for record in records:
             watch.record = record
             try:
@@ -242,7 +245,7 @@ class InlineRounds:
                     return False
                 apart += 1
             else:
-                # Outside of the try block, because an error here is not a failure of the record.
+                # Outside the try block, because an error in `answered` is not a failure of the record.
                 if answer:
                     outcomes.answered(partition, record, answer)
                     apart += 1
@@ -261,10 +264,10 @@ class InlineRounds:
         return True
 
     def _raising(self, error: Exception) -> Handle:
-        """Return the function to call for records that fail without a call of their handler.
+        """Return a function that raises `error` in place of the handler.
 
-        Duplicates are still skipped, and the first copy of a record is still remembered; otherwise a later copy would
-        be handled in its place.
+        As with the handler, duplicates are skipped, and the first copy of a record is remembered. Otherwise a later
+        copy of a failed record would be handled.
         """
         present = self._parts.intake.present
 
@@ -276,7 +279,7 @@ class InlineRounds:
         return handle
 
     def _count_handled(self, records: Sequence[Record], count: int, partition: PartitionProgress, apart: int) -> None:
-        """Note that the first `count` records have been handled, and count them as done, except `apart` of them."""
+        """Note that the first `count` records have been handled. All but `apart` of them count as done."""
         if count:
             last = as_read(records[count - 1])
             partition.handled(last.offset, last.leader_epoch)
@@ -284,28 +287,29 @@ class InlineRounds:
         self._stats.done += count - apart
 
     def _seek_back(self, partition: PartitionProgress) -> None:
-        """Seek to the first unhandled record of an abandoned batch, never forward.
+        """Seek back to the first unhandled record of an abandoned batch.
 
-        A position of the consumer that is lower than this record, or being looked up, belongs to another log: the topic
-        was recreated or truncated after the poll.
+        No seek is done if the consumer's position is lower than this record, or is being looked up. Such a position
+        belongs to another log: the topic was recreated or truncated after the poll.
         """
         position = self._parts.consumer.position(partition.topic_partition)
         if partition.next_offset is not None and position is not None and partition.next_offset < position:
             self._parts.consumer.seek(partition.topic_partition, partition.next_offset)
 
     def _check_meanwhile(self) -> bool:
-        """Interrupt a long batch between two records. Returns False to abandon the batch."""
+        """Do urgent work between two records of a long batch. Returns False if the batch must be abandoned."""
         self._times.pause()
         goes_on = self._see_to_others()
         self._times.resume()
         return goes_on
 
     def _see_to_others(self) -> bool:
-        """Poll without taking records, process acknowledgements and commit. Returns False to abandon the batch.
+        """Poll without fetching records, process acknowledgements and commit. Returns False if the batch must be
+        abandoned.
 
-        While the session is unconfirmed no further record is handled, because another member may own the partition. The
-        worker waits until a heartbeat succeeds, after which the batch continues, or until the partitions are lost. A
-        worker that stops does not wait.
+        While the session is unconfirmed, no further record is handled, because another member may own the partition.
+        The worker waits until a heartbeat succeeds, and then continues the batch, or until the partitions are lost. A
+        stopping worker does not wait.
         """
         end_forked_child(self._pid)
         self._watch.record = None
@@ -316,22 +320,22 @@ class InlineRounds:
         self._writing.expect(self._batch)
         self._writing.follow(0.0)
         if self._parts.skips.reload():
-            self._stayed = True  # the current batch was split according to the previous skip list
+            self._stayed = True  # the current batch was divided by the previous skip list
         self._loop.come_round()
         unconfirmed = self._loop.draining and not self._parts.consumer.holds_session()
         return not (unconfirmed or self._loop.drain_over or self._stayed)
 
 
 def _take_up(partition: PartitionProgress, run: Run) -> None:
-    """Make the first record of a polled run the next one to admit, even if the last poll ended at a lower offset.
+    """Move the partition's progress to the first record of a polled run, even if the last poll ended at another offset.
 
-    No seek or commit may go back to the end of the last poll, because the offsets in between were deleted or skipped.
-    If the first record's offset is lower than that end, the log was truncated.
+    Offsets between two polls were deleted or skipped, so no seek or commit may go back to the end of the last poll. If
+    the first record's offset is lower than that end, the log was truncated.
     """
     first = as_read(run.records[0])
     partition.handled(first.offset - 1, first.leader_epoch)
 
 
 def _place(records: Sequence[Record], record: Record, start: int) -> int:
-    """Return the index of `record` at or after `start`, by identity, because `==` of records compares content."""
+    """Return the index of `record`, searched by identity from `start` on. `==` would compare the content of records."""
     return next(place for place in range(start, len(records)) if records[place] is record)

@@ -1,17 +1,17 @@
-"""The intake, a filter between polls and handlers: main workers admit all records, retry workers those that are due.
+"""The intake, a filter between polls and handlers. Main workers admit all records, retry workers only due records.
 
 After an assignment, a retry worker first seeks each partition back, to a little before the committed offset. The
-records in between are not handled: they only fill the window in which duplicate retry publishes are found
+records in between are not handled. They only fill the window in which duplicate retry publishes are found
 (`retry.suppression`). The seek never goes below the start of the log, where the reset policy would apply. If the log
 ends before the committed offset, or an offset lower than the previous one arrives, the topic was recreated or
-truncated. All its records are then new and are handled.
+truncated. All records of the partition are then new and are handled.
 
 From the committed offset on, each record is handled once, when it is due (`retry.due`), with the coordinates of its
-origin. A partition whose next record is not due is paused, and the consumer seeks back to this record, so that waiting
-records use no memory. Only records that are due within a second are kept in memory. Polls continue meanwhile.
+origin. A partition whose next record is not due is paused, and the consumer seeks back to this record, so waiting
+records use no memory. Only records that are due within a second are kept in memory. Polls continue during the wait.
 
-The state of a partition is dropped when its assignment ends. Used by the consume loop's thread, except `heads`.
-Decision: docs/decisions/0014-waiting-and-stopping.md.
+The state of a partition is dropped when the partition is revoked or lost. Only the consume loop's thread uses an
+intake, except `heads`. Decision: docs/decisions/0014-waiting-and-stopping.md.
 """
 
 import logging
@@ -39,71 +39,72 @@ from fleet_consumer.worker.stats import Stats
 
 
 class Intake:
-    """The intake of main workers, which admits all records. Used by the consume loop's thread only."""
+    """The intake of main workers: admits all records. Used by the consume loop's thread only."""
 
     present: Callable[[Record], Record | None] | None = None
-    """Converts a record as it was read into the record for the handler, or returns None for a duplicate. The attribute
-    is None if no record needs converting."""
+    """Function from the record that was read to the record for the handler; its result is None for a duplicate. The
+    attribute is None if the handler gets the record that was read."""
 
     heads: Mapping[TopicPartition, Waiting] = MappingProxyType({})
-    """The next record of each partition that waits because this record is not due yet. Any thread."""
+    """The next record of each partition whose next record is not due yet. Any thread may read this mapping."""
 
     def present_again(self, record: Record) -> Record:
-        """Rebuild the record for the handler from the record as it was read."""
+        """Build the record for the handler again, from the record that was read."""
         return record
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """Return a function that takes a record as it was read, and calls `handle` with the record for the handler."""
+        """Wrap `handle` in a function that accepts the record that was read, and passes on the one for the handler."""
         return handle
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
-        """Resume partitions whose next record is due, and return the next poll's timeout, at most `most_s` seconds."""
+        """Resume partitions whose next record is due. Returns the next poll's timeout, at most `most_s` seconds."""
         return most_s
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """Return the records that may be handled now. All others are kept, or read again after a seek back."""
+        """Return the records that may be handled now. All others are kept in memory, or read again after a seek."""
         for run in runs:
             partitions[run.topic_partition].admitting(as_read(run.records[0]).offset)
         return runs
 
     def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """Return the offset at which to go on if the unreadable data at `offset` is not needed, otherwise None."""
+        """Return the offset to continue at if the unreadable data at `offset` may be skipped, otherwise None."""
         return None
 
     def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are no longer owned."""
+        """Drop the state of partitions that are no longer owned."""
 
 
 LOG = logging.getLogger("fleet_consumer.worker")
 
 WAKE_EVERY_S: Final = 0.02
-"""Shortest time in seconds between two wake-ups of waiting partitions, so that one wake-up finds many due records. It
-is less than a tenth of the allowed lateness."""
+"""Minimum interval in seconds between two checks for due records, so each check finds many. The interval is less than
+a tenth of the allowed lateness."""
 
 KEEP_MS: Final = 1_000
-"""Records due within this many milliseconds are kept instead of being fetched again. A poll takes a little less."""
+"""Records due within this many milliseconds are kept in memory, because fetching them again takes almost as long."""
 
 KEEP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Limit in bytes of the keys and values of kept records, over all partitions. Further records are fetched again."""
+"""Limit for the keys and values of all kept records in bytes. Records beyond the limit are fetched again."""
 
 REBUILD_BYTES: Final = 64 * 1024 * 1024
 """Approximate number of bytes read after an assignment to fill the windows for duplicates, shared equally by the
-partitions. This bounds the time until the first due record is handled. A limit in records would not, because records
-may be large."""
+partitions. The limit bounds the time until the first due record is handled. A limit in records would not bound this
+time, because records may be large."""
 
 ONLY_NOT_DUE: Final = frozenset((NOT_DUE,))
 
 BOUNDS_WAIT_S: Final = 5.0
-"""Timeout in seconds of the lookup of first and end offsets. Without a response the windows start empty, so duplicates
+"""Timeout of the lookup of first and end offsets in seconds. Without a response, the windows start empty, so duplicates
 of earlier records are not found."""
 
 
 @dataclass(slots=True)
 class _History:
-    """Records below offset `until`, which were committed before this assignment.
+    """A partition's records below offset `until`, which were committed before this assignment.
 
-    `reached` is the next offset to read; a record below it is new, because the topic was truncated or recreated. `read`
-    and `size` are the number and the bytes of the records read since the last jump. About `share` bytes may be read.
+    `reached` is the next offset to read. A record below `reached` is new, because the topic was truncated or recreated.
+    `read` and `size` are the number and total bytes of the records read since the last jump. `share` is the approximate
+    number of bytes that may be read.
     """
 
     reached: int
@@ -113,10 +114,11 @@ class _History:
     size: int = 0
 
     def jump(self) -> int | None:
-        """Return the offset to seek to so that the records from there to `until` fit the share; None if no seek is
-        needed. Their size is estimated from the mean size of the records already read.
+        """Return the offset to seek to if the remaining history is too large for `share`, otherwise None.
 
-        The records just before the committed offset are the most useful, because duplicates are close to it.
+        The records from the returned offset to `until` fit the share, estimated from the mean size of the records
+        already read. The last records before the committed offset are the most useful, because most duplicates refer
+        to recent records.
         """
         if self.size <= self.share:
             return None
@@ -129,10 +131,10 @@ class _History:
 
 
 class _Kept(NamedTuple):
-    """The records of a polled run that are not due yet, but soon, and their size in bytes.
+    """The records of a polled run that will be due soon, and their size in bytes.
 
-    `position` is the consumer's position when they were kept. It may be beyond the end of the run, because a poll also
-    passes offsets without records.
+    `position` is the consumer's position at the time when the records were kept. The position may be beyond the end of
+    the run, because a poll also passes offsets without records.
     """
 
     run: Run
@@ -141,7 +143,7 @@ class _Kept(NamedTuple):
 
 
 class RetryIntake(Intake):
-    """Intake of the retry workers of group `group_id`."""
+    """The intake of retry workers: admits due records. `group_id` is the group of the main workers."""
 
     def __init__(
         self,
@@ -163,9 +165,9 @@ class RetryIntake(Intake):
         self._due = DueClock()
         self._windows: dict[TopicPartition, Window] = {}
         self._histories: dict[TopicPartition, _History] = {}
-        # Partitions with a kept run are paused.
+        # Runs in memory that wait until they are due. Their partitions are paused.
         self._kept: dict[TopicPartition, _Kept] = {}
-        # Monotonic seconds, because the wall clock may be set back.
+        # Time of the next check for due records, in monotonic seconds, because the wall clock may be set back.
         self._wake_at = float("-inf")
         self.present = self._present
 
@@ -196,11 +198,11 @@ class RetryIntake(Intake):
         next_ms = self._due.next_due_at
         if next_ms is None:
             return most_s
-        # One millisecond longer, because a poll that ends too early would find nothing due and be followed by another.
+        # One millisecond longer: a poll that ended slightly too early would find no due record and be repeated.
         return min(most_s, max(0.0, (next_ms - now_ms) / 1000, self._wake_at - now) + 0.001)
 
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
-        """Leave out records that are history (committed before the assignment) or not due yet."""
+        """Return the due records from the committed offset on. Earlier records (history) only fill the windows."""
         ready = self._ready()
         if not runs and not ready:
             return runs
@@ -211,8 +213,8 @@ class RetryIntake(Intake):
             self._admit(self._kept.pop(topic_partition).run, now_ms, admitted)
             if topic_partition not in self._due.waiting:
                 self._pauses.resume(topic_partition, NOT_DUE)
-        # Join the runs of each partition. Otherwise a later run could be admitted although earlier records are kept or
-        # read again after a seek.
+        # Join the runs of each partition. Otherwise a later run could be admitted while earlier records are kept, or
+        # are to be read again after a seek.
         fresh: dict[TopicPartition, list[Record]] = {}
         for run in runs:
             if run.topic_partition not in sought and (records := self._without_history(run, sought)):
@@ -226,8 +228,8 @@ class RetryIntake(Intake):
     def _admit(self, run: Run, now_ms: int, admitted: list[Run]) -> None:
         """Admit the due records of a run.
 
-        The others are kept if they are due soon, because fetching them again would take as long. Otherwise the consumer
-        seeks back to them, and they use no memory.
+        The other records are kept if they are due soon, because fetching them again would take as long. Otherwise the
+        consumer seeks back to these records, so they use no memory.
         """
         topic_partition, records = run.topic_partition, run.records
         count = self._due.split(topic_partition, records, now_ms)
@@ -246,9 +248,9 @@ class RetryIntake(Intake):
     def _ready(self) -> list[TopicPartition]:
         """Return the partitions whose kept records are due and that are not paused for another reason.
 
-        After a seek in a partition, its kept records are dropped, because they are fetched again. If its log was
-        truncated, the consumer's position is the truncation offset; this method then seeks to the first kept record if
-        that record is lower.
+        After a seek in a partition, its kept records are dropped, because they are fetched again. If the log was
+        truncated, the consumer's position is the truncation offset. If the first kept record is lower than this
+        position, the method seeks to this record.
         """
         if not self._kept:
             return []
@@ -267,7 +269,7 @@ class RetryIntake(Intake):
         return ready
 
     def not_needed(self, topic_partition: TopicPartition, offset: int) -> int | None:
-        """Skip history only. No waiting record is lost, but duplicates of the skipped records are not found."""
+        """Allow skipping history only. No waiting record is lost, but duplicates of skipped records are not found."""
         history = self._histories.get(topic_partition)
         if history is None or offset >= history.until:
             return None
@@ -283,8 +285,8 @@ class RetryIntake(Intake):
         self.heads = self._due.waiting
 
     def _begin(self, partitions: Partitions) -> set[TopicPartition]:
-        """For each new partition whose starting position is known, seek back to its history. Returns the partitions
-        with such a seek.
+        """Seek back to the history of each new partition with a known starting position. Returns the partitions in
+        which a seek was made.
 
         Partitions without new records are included, because a duplicate of a committed record may arrive later.
         """
@@ -304,8 +306,8 @@ class RetryIntake(Intake):
             self._windows[topic_partition] = Window()
             self._due.assign(topic_partition, self._delay_s(topic_partition.topic))
             first, end = bounds.get(topic_partition, (start, start))
-            # Never seek below the start of the log, because handled records would then count as skipped. If the log
-            # ends before the starting position, do not seek, because its records are not the committed ones.
+            # Never seek below the start of the log, where the reset policy would apply. If the log ends before the
+            # starting position, do not seek: the topic was recreated, so its records are not the committed ones.
             offset = max(start - REBUILD_RECORDS, first)
             if offset < start <= end:
                 self._histories[topic_partition] = _History(offset, start, share)
@@ -314,7 +316,7 @@ class RetryIntake(Intake):
         return sought
 
     def _bounds(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the first and end offset of each partition; empty after an error."""
+        """Return the first offset and the end offset of each partition; an empty mapping after an error."""
         try:
             first = self._consumer.beginning_offsets(partitions, BOUNDS_WAIT_S)
             end = self._consumer.end_offsets(partitions, BOUNDS_WAIT_S)
@@ -328,8 +330,10 @@ class RetryIntake(Intake):
         return {each: (first[each], end[each]) for each in first}
 
     def _without_history(self, run: Run, sought: set[TopicPartition]) -> list[Record]:
-        """Return the records from the starting position on; earlier ones only fill the window for duplicates. If these
-        are large, the consumer seeks past some of them, and the partition is added to `sought`."""
+        """Return the records from the starting position on. Earlier records only fill the window for duplicates.
+
+        If the earlier records are large, the consumer seeks past some of them, and adds the partition to `sought`.
+        """
         topic_partition, records = run.topic_partition, run.records
         history = self._histories.get(topic_partition)
         if history is None:
@@ -355,11 +359,11 @@ class RetryIntake(Intake):
         return []
 
     def _present(self, record: Record) -> Record | None:
-        """Return the record for the handler, None for a duplicate. Idempotent for the same record."""
+        """Return the record for the handler; None for a duplicate. Repeated calls for a record have the same result."""
         found = self._history(record)
         window = self._windows.get(TopicPartition(record.topic, record.partition))
-        # The identity is that of the headers as they were read. If they were clamped to a shorter sequence of delays
-        # first, two attempts would look like duplicates.
+        # Compute the identity from the headers that were read. With headers clamped to a shorter sequence of delays,
+        # two different attempts would have the same identity.
         if window is not None and window.duplicate(identity(found, record.key, record.value), record.offset):
             self._stats.suppressed += 1
             allowed, left_out = self._budget.spend(self._clock.monotonic())

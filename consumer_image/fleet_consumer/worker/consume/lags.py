@@ -1,8 +1,8 @@
-"""Lag and age of the records of each owned partition, for metrics.
+"""Metrics of each owned partition: lag in records, and seconds behind.
 
-End offsets are looked up when the metrics are scraped, on the scrape's thread, because lag matters most when a handler
-hangs on the loop's thread. librdkafka's own end offsets need no request, but are as old as its last fetch, so they do
-not change while a partition is held or its breaker is open. Decision: docs/decisions/0038-metrics-and-logs.md.
+A scrape looks up the end offsets on its own thread, because lag matters most when a handler hangs on the loop's thread.
+librdkafka's end offsets need no request, but are as old as its last fetch. They do not change while a partition is held
+or the breaker is open. Decision: docs/decisions/0038-metrics-and-logs.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,20 +16,20 @@ from fleet_consumer.record import Record, TopicPartition
 from fleet_consumer.worker.consume.progress import PartitionProgress
 
 EVERY_S: Final = 5.0
-"""Shortest time in seconds between two lookups, even if scrapes are more frequent."""
+"""Minimum interval between two lookups in seconds, even if scrapes are more frequent."""
 WAIT_S: Final = 0.5
-"""Longest time in seconds that a scrape waits for the response. A later response is used by the next scrape."""
+"""Longest time in seconds that a scrape waits for the response. The next scrape uses a later response."""
 OLD_S: Final = 60.0
-"""Age in seconds from which end offsets count as unknown."""
+"""End offsets older than this many seconds count as unknown."""
 
 
 _Lookup = tuple[Ticket[dict[TopicPartition, int]], float]
-"""A lookup at the brokers, and the time at which it began (monotonic seconds)."""
+"""A running lookup of end offsets, and its start (monotonic seconds)."""
 
 
 class Ends:
-    """The last known end offsets of partitions. Any thread. Two scrapes at the same time may both look up offsets; each
-    of them sees a whole response."""
+    """The last known end offsets of partitions. Any thread. Two concurrent scrapes may both look up offsets, and each
+    of them uses a complete response."""
 
     def __init__(self, consumer: Consumer, clock: Clock) -> None:
         self._consumer = consumer
@@ -39,7 +39,7 @@ class Ends:
         self._known: Mapping[TopicPartition, tuple[int, float]] = {}
 
     def current(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the known end offsets of these partitions; unknown ones are left out."""
+        """Return the end offsets of these partitions. Partitions with an unknown end offset are left out."""
         lookup = self._lookup
         self._take(lookup)
         now = self._clock.monotonic()
@@ -55,7 +55,7 @@ class Ends:
         return {each: end for each, (end, at) in self._known.items() if at > oldest}
 
     def _take(self, lookup: _Lookup | None) -> None:
-        """Store the result of a finished lookup. Partitions whose broker did not respond keep their last end offset."""
+        """Store the result of a finished lookup. A partition whose broker did not respond keeps its last end offset."""
         if lookup is None or not lookup[0].done:
             return
         found, asked_at = lookup[0].result, lookup[1]
@@ -68,11 +68,11 @@ class Ends:
 
 
 def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
-    """Return the number of records from the committed offset (before the first commit, the starting position) to the
-    end.
+    """Return the number of offsets from the committed offset to `end`. Before the first commit, the starting position
+    is used in place of the committed offset.
 
-    Returns None if an offset is unknown, or if `end` was looked up before the commit and is lower than the committed
-    offset.
+    Returns None if an offset is unknown, or if `end` is lower than the committed offset because it was looked up
+    earlier.
     """
     first = partition.start if partition.committed is None else partition.committed
     return None if first is None or end is None or end < first else end - first
@@ -81,12 +81,12 @@ def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
 def seconds_behind(
     partition: PartitionProgress, end: int | None, in_hand: Callable[[], Record | None], now: float
 ) -> float | None:
-    """Return the age in seconds of the oldest record being handled, or else of the last handled record; 0 if every
-    record up to `end` has been handled.
+    """Return the age in seconds of the oldest record being handled, or of the last handled record if no record is being
+    handled. Returns 0 if every record up to `end` has been handled.
 
-    The age is computed from record timestamps (`now` is wall clock, in seconds), and capped at the time since this
-    function last returned 0. Returns None without a timestamp, or if `end` is unknown. `in_hand` returns the record
-    that the loop's thread is handling, which may belong to another partition.
+    The age is computed from record timestamps (`now` is wall clock, in seconds). The age of the last handled record is
+    capped at the time since this function last returned 0. Returns None without a timestamp, or if `end` is unknown.
+    `in_hand` returns the record that the loop's thread is handling, which may belong to another partition.
     """
     try:
         record: Record | None = partition.unfinished[0].record

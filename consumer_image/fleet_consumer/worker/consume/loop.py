@@ -1,6 +1,6 @@
-"""The consume loop of one member: polls, pace, commits, orderly stop, and its partitions from assignment to revocation.
+"""The consume loop of one member: polls, pace, commits, orderly stop, and partitions from assignment to revocation.
 
-`inline` and `concurrent` handle the polled records.
+The modules `inline` and `concurrent` handle the polled records.
 """
 
 import logging
@@ -28,26 +28,26 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 POLL_TIMEOUT_S: Final = 0.5
-"""Longest wait of a poll for records, in seconds. On a quiet topic, commits and holds may be late by this time."""
+"""Longest wait of a poll for records in seconds. On a quiet topic, commits and holds may be this much late."""
 
 ERROR_PAUSE_S: Final = 1.0
-"""Pause in seconds after a poll that raised an error, so that a lasting error does not cause a hot loop."""
+"""Pause in seconds after a poll that raised an error. Without it, a permanent error would cause a busy loop."""
 
 ERROR_SHOWN_S: Final = 15.0
-"""An error that was not repeated for this time in seconds counts as resolved. Lasting errors recur only every few
+"""An error that has not occurred again for this many seconds counts as resolved. Permanent errors occur again every few
 seconds."""
 
 REVOKE_WAIT_S: Final = 10.0
-"""Longest wait in seconds of a rebalance for acknowledgements and the commit. A longer wait would avoid duplicates, but
-delay all members."""
+"""Longest wait for acknowledgements, and for the commit, during a rebalance, in seconds. A longer wait would avoid
+duplicates, but delay all members."""
 
 
 class Rounds(Protocol):
-    """The handling of polled records, on the loop's thread (`inline`) or on others (`concurrent`)."""
+    """Handles polled records, on the loop's thread (`inline`) or on other threads (`concurrent`)."""
 
     @property
     def in_flight(self) -> int:
-        """Number of admitted records whose handling has not ended. Any thread."""
+        """Number of admitted records that are not handled yet. Any thread."""
 
     @property
     def busy(self) -> bool:
@@ -57,7 +57,7 @@ class Rounds(Protocol):
         """Poll for records, and wait at most `POLL_TIMEOUT_S`."""
 
     def handle(self, runs: list[Run], careful: list[Run]) -> None:
-        """Handle polled records and write their outputs. `careful` runs may kill the process (`crash_guard`)."""
+        """Handle polled records and write their outputs. Records in `careful` may kill the process (`crash_guard`)."""
 
     def drain(self) -> None:
         """Finish records in flight before the consumer is closed."""
@@ -73,11 +73,11 @@ class Rounds(Protocol):
 
 
 class Loop:
-    """One member's work, from subscribing to closing. All methods belong to one thread, except `stop`.
+    """The consume loop of one group member, from `start` to `close`. All methods except `stop` belong to one thread.
 
     Any thread may use `ends`, and read `topics`, `partitions`, `in_flight`, `in_hand`, `error` and `beat_at` (end of
-    the last round in monotonic seconds). `at_once` is the maximum number of records of a partition that are handled at
-    the same time. Rebalance callbacks run inside polls and `close`. The constructor starts nothing.
+    the last round in monotonic seconds). `at_once` is the maximum number of records of a partition that are handled
+    concurrently. Rebalance callbacks run inside polls and `close`. The constructor does not join the group.
     """
 
     def __init__(self, parts: LoopParts, make_rounds: "Callable[[Loop], Rounds]", *, at_once: int = 1) -> None:
@@ -110,24 +110,24 @@ class Loop:
 
     @property
     def error(self) -> ConsumerError | None:
-        """The error of the last polls; None once records arrive, or after `ERROR_SHOWN_S` without an error."""
+        """The last error of a poll; None once records arrive, or after `ERROR_SHOWN_S` without an error."""
         last = self._last_error
         return last[0] if last is not None and self._clock.monotonic() < last[1] else None
 
     def start(self) -> None:
-        """Join the group; returns at once."""
+        """Begin to join the group, without waiting for the assignment."""
         self.subscribe(self.topics)
 
     def subscribe(self, topics: Topics) -> None:
-        """Consume these topics from now on; partitions of other topics are revoked with a commit. Returns at once."""
+        """Change the subscription, without waiting. Partitions of other topics are revoked after a commit."""
         self.topics = topics
         self._consumer.subscribe(topics, on_assigned=self._assigned, on_revoked=self._revoked, on_lost=self._lost)
 
     def stop(self, within_s: float | None = None, *, gives_up: bool = False) -> None:
-        """Finish the records in flight within the drain timeout, and start no others. Any thread.
+        """Stop the loop: finish the records in flight within the drain timeout, and start no others. Any thread.
 
-        `within_s` (seconds) replaces the drain timeout of the settings. `gives_up` means that the process ends because
-        of the records that are still being handled. They then count as the cause of its death (`crash_guard`).
+        `within_s` (seconds) replaces the drain timeout of the settings. `gives_up` means that records still in a
+        handler are the reason why the process ends. They then count as the cause of its death (`crash_guard`).
         """
         self._gives_up = gives_up
         if self._drain_until is None:
@@ -140,11 +140,11 @@ class Loop:
 
     @property
     def drain_over(self) -> bool:
-        """True once the drain timeout of a stop has passed; False before a stop."""
+        """True if `stop` was called and the drain timeout has passed."""
         return self._drain_until is not None and self._clock.monotonic() >= self._drain_until
 
     def step(self) -> None:
-        """Poll once, then handle, write and commit. After a FatalConsumerError the loop is finished."""
+        """Poll once, then handle, write and commit. After a FatalConsumerError, only `close` may be called."""
         before = self._clock.monotonic()
         self.adjust_pace()
         records = self._rounds.receive()
@@ -156,17 +156,17 @@ class Loop:
         self.idle = not (runs or self._rounds.busy)
         careful, runs = self.crash_markers.admit(runs)
         self._rounds.handle(runs, careful)
-        # Checked after the polled records are handled, because they lie before the unreadable data.
+        # Checked last, because the polled records come before the unreadable data and are handled first.
         self.unreadable.check(partitions)
         self.come_round()
 
     def close(self, timeout_s: float) -> None:
-        """Finish writes, commit, leave the group (a static member stays in it), and stop all threads, in about
-        `timeout_s` seconds at most.
+        """Finish writes, commit, leave the group, and stop all threads, in at most about `timeout_s` seconds. A static
+        member does not leave the group.
 
         The consumer's close first revokes all partitions. The revocation waits for acknowledgements and for the commit,
-        each at most a third of the time. When the worker stops, records in flight finish before that, within the drain
-        timeout.
+        each at most a third of the time. If `stop` was called, records in flight finish before the revocation, within
+        the drain timeout.
         """
         try:
             if self.draining:
@@ -176,15 +176,15 @@ class Loop:
             try:
                 self._consumer.close(timeout_s)
             finally:
-                # If the close failed, partitions remain that were not revoked. Their waiting calls must not start after
-                # the session.
+                # If the close failed, some partitions were not revoked. Their waiting calls must not start after the
+                # end of the session.
                 self._rounds.drop_partitions(self.partitions)
 
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
-        """Poll for records. An error is logged and kept in `error`; the loop then pauses, and no records are returned.
+        """Poll for records. After an error, log the error, keep it in `error`, pause, and return no records.
 
-        With `max_records` 0 the poll only keeps the membership: callbacks run and the poll interval restarts. Raises
-        FatalConsumerError.
+        With `max_records` 0, the poll only keeps the membership: callbacks run and the poll interval starts again.
+        Raises FatalConsumerError.
         """
         try:
             records = self._consumer.poll(timeout_s, max_records=max_records)
@@ -201,8 +201,8 @@ class Loop:
         return records
 
     def adjust_pace(self) -> None:
-        """Adopt the breaker's pace; all partitions are paused while the breaker is open. A new breaker state is
-        committed soon, so that other workers see it."""
+        """Adopt the breaker's pace. All partitions are paused while the breaker is open. A new breaker state is
+        committed soon, so that retry workers can read it."""
         pace = self._parts.pacing.pace(idle=self.idle)
         self.committing.carry(self._parts.pacing.breaker_state)
         if pace is self.pace:
@@ -213,8 +213,8 @@ class Loop:
             change(topic_partition, BREAKER_OPEN)
 
     def come_round(self) -> None:
-        """Once per commit interval, prepare new partitions (starting position, replay epoch, crash marker) and
-        commit."""
+        """End a round. Once per commit interval, prepare new partitions (starting position, replay epoch, crash marker)
+        and commit."""
         if self.committing.due:
             record_starts(self._consumer, self.partitions, self.partitions)
             self._parts.replay_epochs.begin_partitions(self.partitions)
@@ -223,7 +223,7 @@ class Loop:
         self.beat_at = self._clock.monotonic()
 
     def owns(self, partition: PartitionProgress) -> bool:
-        """Return True while the partition is owned under the assignment for which this progress object was made."""
+        """Return True while the assignment lasts for which this progress object was created."""
         return self.partitions.get(partition.topic_partition) is partition
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -236,7 +236,7 @@ class Loop:
         LOG.info("partitions assigned", extra=fields(partitions=sorted(each.name for each in partitions)))
 
     def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit finished records of partitions that are being revoked, so that no other member repeats them."""
+        """Finish and commit the records of revoked partitions, so that no other member repeats these records."""
         record_starts(self._consumer, partitions, self.partitions)
         self.crash_markers.find()
         going = {each: self.partitions[each] for each in partitions if each in self.partitions}
@@ -251,7 +251,7 @@ class Loop:
         LOG.info("partitions revoked", extra=fields(partitions=names, committed=committed))
 
     def _lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Forget partitions that another member may already own. They must not be committed."""
+        """Forget lost partitions without a commit, because another member may already own them."""
         self._parts.stats.lost_partitions += len(partitions)
         self._forget(partitions)
         LOG.warning("partitions lost", extra=fields(partitions=sorted(each.name for each in partitions)))
@@ -267,21 +267,21 @@ class Loop:
 
 UNREADABLE_CHECK_S: Final = 1.0
 AGAIN_S: Final = 10.0
-"""Wait in seconds after a failed search for the end of an unreadable batch."""
+"""Seconds until a failed search for the end of an unreadable batch is repeated."""
 ASK_S: Final = 5.0
-"""Timeout in seconds of the search for the end of an unreadable batch."""
+"""Timeout of a search for the end of an unreadable batch in seconds."""
 
 
 class Unreadable:
-    """Skips an unreadable batch, from the consumer's position to its end, if the skip list names this position or the
-    intake does not need the data."""
+    """Skips unreadable data at the consumer's position if the skip list contains this position, or if the intake does
+    not need the data."""
 
     def __init__(self, parts: LoopParts) -> None:
         self._parts = parts
         self._check_at = self._search_at = float("-inf")
 
     def check(self, partitions: Partitions) -> None:
-        """Check partitions that are stuck at unreadable data, about once a second. Raises FatalConsumerError."""
+        """Check the partitions that are stuck at unreadable data, at most once a second. Raises FatalConsumerError."""
         now = self._parts.clock.monotonic()
         if now < self._check_at:
             return
@@ -293,7 +293,7 @@ class Unreadable:
     def _pass_batch(self, partition: PartitionProgress, data: PartitionError) -> None:
         parts, topic_partition, offset = self._parts, partition.topic_partition, data.offset
         if topic_partition in parts.pauses.reasons or parts.consumer.position(topic_partition) != offset:
-            return  # records before the unreadable data are held back
+            return  # records before the unreadable data must be handled first
         further = parts.intake.not_needed(topic_partition, offset)
         if further is not None:
             parts.consumer.seek(topic_partition, further)

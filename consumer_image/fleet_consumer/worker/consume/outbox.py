@@ -1,7 +1,7 @@
-"""A worker's writes (outputs of handlers, and failed records), each kept until it is acknowledged.
+"""A worker's writes: outputs of handlers, and copies of failed records.
 
-A failed write is kept until `writing` sends it again. It is never abandoned, because the offset of its record must not
-be committed before the write is acknowledged. Used by the consume loop's thread only.
+A failed write is kept until `writing` sends it again. No write is ever abandoned, because the offset of its record must
+not be committed before the write is acknowledged. Used by the consume loop's thread only.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,10 +13,11 @@ from fleet_consumer.librdkafka.producer import ProduceFailed, RecordProducer, Se
 from fleet_consumer.record import Headers, Produce
 
 BROKEN_PRODUCER_REASONS: Final = frozenset({"_FATAL", "_FENCED"})
-"""Errors after which an idempotent librdkafka producer refuses all further work and must be replaced."""
+"""librdkafka errors after which an idempotent producer refuses all further records and must be replaced."""
 
 OUTPUT_NOT_LISTED: Final = "OutputNotListed"
-"""The topic is not in `handler.outputs`. Nothing is sent until the handler or `handler.outputs` is corrected."""
+"""Error: the topic is not in `handler.outputs`. The record's outputs are withheld until the handler or the list is
+corrected."""
 
 HOLD_REASONS: Final = {
     OUTPUT_NOT_LISTED: OUTPUT_NOT_LISTED,
@@ -30,19 +31,19 @@ HOLD_REASONS: Final = {
     "_ALL_BROKERS_DOWN": "BrokerUnreachable",
     "_TRANSPORT": "BrokerUnreachable",
 }
-"""Condition reasons, keyed by librdkafka's error names. All other errors have the reason ProduceFailed."""
+"""Condition reasons by librdkafka's error names. All other errors have the reason ProduceFailed."""
 
 WRITE_BYTES: Final = 1024
-"""Approximate bytes of a write beyond key, value and headers, so that a bound in bytes also bounds the number of
+"""Approximate overhead of a write in bytes. Because of this overhead, a limit in bytes also limits the number of small
 writes."""
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One record to be written, with the handle and the producer of its latest send.
+    """One record to be written, with the handle and the producer of the latest attempt to send it.
 
-    If `partition` is None, the producer chooses the partition by the key. If `withheld` is set, the record is never
-    sent, and `withheld` is the error that says why.
+    If `partition` is None, the producer chooses the partition by the key. If `withheld` is an error, the record is
+    never sent, because of this error.
     """
 
     topic: str
@@ -56,7 +57,7 @@ class Outgoing:
 
     @property
     def done(self) -> bool:
-        """True once the latest send is acknowledged or failed."""
+        """True once the latest attempt was acknowledged or has failed."""
         return self.withheld is not None or (self._handle is not None and self._handle.done)
 
     @property
@@ -70,26 +71,26 @@ class Outgoing:
 
     @property
     def refused(self) -> bool:
-        """True if the topic will never accept this record."""
+        """True if the topic refuses this record permanently, for example because of its size."""
         return self.error is not None and self.error.refuses_record
 
 
 class Outbox:
-    """Sends records through a producer that is created on first use and replaced after a fatal librdkafka error.
+    """Sends records with a producer that is created on first use and replaced after a fatal librdkafka error.
 
-    If the producer cannot be created or raises an error, the write fails and is repeated. The record itself does not
-    fail, because the cause is elsewhere, for example in renewed certificates or credentials that cannot be used.
+    If the producer cannot be created or raises an error, the write fails and is repeated. The consumed record does not
+    fail, because it is not the cause. For example, renewed certificates or credentials may be unusable.
     """
 
     def __init__(self, make_producer: Callable[[], RecordProducer]) -> None:
         self._make_producer = make_producer
         self._producer: RecordProducer | None = None
-        # The error that prevented the producer's creation. The next attempt is made after the next `wait`, not at the
-        # next write.
+        # The error that prevented the producer's creation. The producer is created again after the next `wait`, not at
+        # the next write.
         self._refusal: Exception | None = None
 
     def write_all(self, produces: Sequence[Produce], listed: Collection[str]) -> list[Outgoing]:
-        """Send the outputs of a record. All of them are withheld if the topic of any output is not `listed`."""
+        """Send the outputs of a record. All of them are withheld if the topic of any output is not in `listed`."""
         bad = next((each.topic for each in produces if each.topic not in listed), None)
         withheld = None if bad is None else ProduceFailed(bad, OUTPUT_NOT_LISTED, not_listed(bad, listed))
         return [
@@ -97,12 +98,15 @@ class Outbox:
         ]
 
     def send(self, outgoing: Outgoing) -> Outgoing:
-        """Send a record for the first time or again. It may be written twice, because an earlier send may have
-        succeeded without an acknowledgement. Returns at once, or within a second if the producer's queue is full."""
+        """Send a record for the first time or again. Returns immediately, or within a second if the producer's queue is
+        full.
+
+        A repeated record may be written twice, because the earlier write may have succeeded without an acknowledgement.
+        """
         if outgoing.withheld is not None:
             return outgoing
         broken = outgoing.error is not None and outgoing.error.reason in BROKEN_PRODUCER_REASONS
-        # Many records may report the same broken producer. Only the first of them replaces it.
+        # Many failed writes may have the same broken producer. Only the first of them replaces it.
         if broken and self._producer is not None and outgoing._sender is self._producer:
             self._producer.abandon()
             self._producer = None
@@ -122,7 +126,7 @@ class Outbox:
         return outgoing
 
     def _ready(self) -> RecordProducer:
-        """Return the producer, created if necessary. Raises the error that prevented its creation."""
+        """Return the producer, and create it if necessary. Raises the error that prevented the creation."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)
         if self._producer is None:
@@ -134,8 +138,8 @@ class Outbox:
         return self._producer
 
     def wait(self, timeout_s: float) -> None:
-        """Wait at most `timeout_s` seconds until all sends are acknowledged or failed. With 0, only process the results
-        that have arrived."""
+        """Wait at most `timeout_s` seconds until all sent records are acknowledged or have failed. With 0, only process
+        the results that have arrived."""
         self._refusal = None
         if self._producer is not None:
             self._producer.flush(timeout_s)

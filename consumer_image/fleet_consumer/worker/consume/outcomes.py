@@ -1,8 +1,8 @@
-"""Outcome of one record: done, retried later, failed or dropped, with the writes that follow.
+"""Outcome of one record (done, retried later, failed or dropped), and the writes that the outcome requires.
 
-Methods here start writes and do not wait for them; `writing` completes them. A record is forwarded as it was read;
-changes that the handler made to it are ignored. For a failed record from a retry topic, the record with the origin's
-coordinates is rebuilt from the record as it was read.
+The methods start writes without waiting for acknowledgements; `writing` completes the writes. A failed record is
+forwarded as it was read, without changes by the handler. If it comes from a retry topic, the record with the origin's
+coordinates is built again from the record that was read.
 """
 
 import dataclasses
@@ -33,9 +33,9 @@ from fleet_consumer.worker.stats import DONE, DROPPED, FAILED, RETRIED, Stats
 LOG = logging.getLogger("fleet_consumer.worker")
 
 TRACEBACK_EVERY_S: Final = 60.0
-"""Shortest time in seconds between two logged tracebacks of errors from the same code location."""
+"""Minimum interval in seconds between two logged tracebacks of errors from the same code location."""
 PLACES_MAX: Final = 1_000
-"""Maximum number of code locations for which the time of the last logged traceback is kept."""
+"""Maximum number of code locations whose last logged traceback is remembered."""
 
 ANY_OUTPUT: Final = Outputs()
 
@@ -43,15 +43,15 @@ Handle = Callable[[Record], Any]
 
 
 class PassedOver(Exception):
-    """Raised for a duplicate instead of calling the handler. The duplicate is already counted."""
+    """Raised for a duplicate, for which the handler is not called. The duplicate is already counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeRules:
     """The group's settings for outcomes.
 
-    `listed` are the topics of `handler.outputs`. `policies` returns the current policies, or None if no record is
-    retried. Without `error_text`, error texts and tracebacks are kept out of logs and headers.
+    `listed` are the topics of `handler.outputs`. `policies` returns the current policies, or None without a retry
+    policy. If `error_text` is false, logs and headers contain no error messages and tracebacks.
     """
 
     group_id: str
@@ -62,8 +62,10 @@ class OutcomeRules:
 
 
 class Outcomes:
-    """Turns results and errors of handlers into writes and counts. Used by the consume loop's thread only. `retell`
-    rebuilds the record for the handler from the record as it was read."""
+    """Turns results and errors of handlers into writes and counts. Used by the consume loop's thread only.
+
+    `present_again` builds the record for the handler again, from the record that was read.
+    """
 
     def __init__(
         self,
@@ -83,11 +85,11 @@ class Outcomes:
         self._clock = clock
         self._pid = os.getpid()
         self._budget = LineBudget()
-        # Time of the last logged traceback (monotonic seconds), keyed by the code location that raised the error.
+        # Time of the last logged traceback (monotonic seconds) by the code location that raised the error.
         self._shown_at: dict[str, float] = {}
 
     def decoding(self, handle: Handle, decode_key: Decoder | None, decode_value: Decoder | None) -> Handle:
-        """Return a function that decodes a record and then calls `handle`; `handle` itself without decoders."""
+        """Wrap `handle` in a function that first decodes the record. Returns `handle` if there are no decoders."""
         if decode_key is None and decode_value is None:
             return handle
 
@@ -101,20 +103,20 @@ class Outcomes:
         return decode_and_handle
 
     def outputs_of(self, answer: object) -> tuple[Produce, ...]:
-        """Return the outputs in a handler's result. Raises an error for an unusable result, which fails the record."""
+        """Return the outputs in a handler's result. Raises an error if the result is invalid; the record then fails."""
         produces = ANY_OUTPUT.records_in(answer)
         end_forked_child(self._pid)
         return produces
 
     def answered(self, partition: PartitionProgress, record: Record, produces: Sequence[Produce]) -> None:
-        """Start to write a record's outputs. The record counts as done once all of them are acknowledged."""
+        """Start to write a record's outputs. The record is done once all outputs are acknowledged."""
         self._begin(partition, as_read(record), DONE, self._write_all(produces))
 
     def raised(self, partition: PartitionProgress, record: Record, error: BaseException) -> bool:
         """Send a failed record to a retry topic or the failed topic, or drop it, depending on the error and the policy.
 
-        Returns False if the record must stay in its partition and be handled again, because of the breaker or a
-        misconfigured handler. The successes before this record must be counted before the call.
+        Returns False if the record must be handled again at its place in the partition, because of the breaker or a
+        misconfigured handler. Successes of earlier records must be counted before this call.
         """
         end_forked_child(self._pid, error)
         if isinstance(error, PassedOver):
@@ -132,8 +134,8 @@ class Outcomes:
         return True
 
     def conclude(self, unfinished: Unfinished, result: Result) -> bool:
-        """Apply the result of an executor's call, which is already checked, to the record's entry in `unfinished`.
-        Returns False if the record must be handled again, as in `raised`."""
+        """Apply the validated result of an executor's call to the record's entry in `unfinished`. Returns False if the
+        record must be handled again, as in `raised`."""
         if result.error is not None:
             shown = self._present_again(unfinished.record)
             way = self._way(shown, result.error)
@@ -150,11 +152,11 @@ class Outcomes:
         return True
 
     def refused(self, unfinished: Unfinished, write: Outgoing) -> None:
-        """Replace a write that its topic will never accept.
+        """Replace a write that its topic refuses permanently.
 
-        If an output is refused, the record fails. A refused copy for a retry topic or the failed topic is sent again
-        with fewer headers. If a retry topic refuses this copy as well, it goes to the failed topic. If the failed topic
-        refuses it, the partition stays held.
+        If an output is refused, the consumed record fails. A refused copy for a retry topic or the failed topic is sent
+        again with fewer headers. If a retry topic also refuses the smaller copy, the record goes to the failed topic.
+        If the failed topic refuses the smaller copy, the partition stays held.
         """
         if unfinished.result == DONE:
             error_class, error = "OutputRefused", f"an output was refused by its topic: {write.error}"
@@ -163,7 +165,7 @@ class Outcomes:
             self._outbox.send(write)
             return
         elif unfinished.result == RETRIED:
-            error_class, error = "RetryTopicRefused", f"its retry topic refused the record: {write.error}"
+            error_class, error = "RetryTopicRefused", f"the retry topic refused the record: {write.error}"
         else:
             return
         shown = self._present_again(unfinished.record)
@@ -182,7 +184,7 @@ class Outcomes:
         partition.add_unfinished(Unfinished(read, result, writes, handled_at=now, size=size))
 
     def _way(self, shown: Record, error: BaseException) -> ToRetry | ToFailed | Drop | None:
-        """Return the record's destination; None if it must stay in its partition and be handled again."""
+        """Return the failed record's destination; None if it must be handled again at its place in the partition."""
         policy = self._policy_of(shown)
         verdict = classify(error, policy)
         if is_endpoints(error) and not isinstance(verdict, Drop) and not verdict.failure.rule:
@@ -214,7 +216,7 @@ class Outcomes:
         return route(shown, verdict, policy, group_id=self._rules.group_id, now_ms=now_ms)
 
     def _send_on(self, shown: Record, way: ToRetry | ToFailed, error: BaseException | None = None) -> Outgoing:
-        """Start to write a copy of the record, with key and value as they were read."""
+        """Start to write a copy of the record, with the key and value that were read."""
         failure, key = way.failure, shown.key
         what = {"errorClass": failure.error_class, "error": failure.message}
         if isinstance(way, ToRetry):
@@ -235,8 +237,8 @@ class Outcomes:
         return self._outbox.send(Outgoing(topic, key, shown.value, way.headers, partition))
 
     def _calls(self, failure: Failure, error: BaseException | None) -> dict[str, str]:
-        """Return the traceback for the log, at most once a minute per code location, because one location may fail all
-        records."""
+        """Return the traceback for the log, at most once a minute for each code location, because all records may fail
+        at the same location."""
         if error is None or not failure.stack:
             return {}
         now = self._clock.monotonic()

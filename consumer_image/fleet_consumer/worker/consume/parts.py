@@ -21,8 +21,8 @@ Topics = tuple[str, ...] | TopicPattern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopParts:
-    """The components of one consume loop. `handle` takes records as they were read from Kafka. `pause(seconds)` waits,
-    and returns early when the worker stops."""
+    """The components of one consume loop. `handle` is called with the records that were read from Kafka.
+    `pause(seconds)` waits, and returns early when the worker stops."""
 
     consumer: Consumer
     handle: Handle

@@ -1,4 +1,4 @@
-"""Records admitted by a concurrent loop. They wait (in order within each key), are in a handler, or are parked."""
+"""Records admitted by a concurrent loop. Each waits (in order within its key), is being handled, or is parked."""
 
 import threading
 from collections import deque
@@ -21,15 +21,16 @@ from fleet_consumer.worker.stats import DONE
 OrderKey = tuple[Any, ...]
 
 TRIED_MAX: Final = 20
-"""While this many calls are parked, no other is started, because the handler is probably misconfigured."""
+"""While this many calls are parked, no other call starts, because the handler is probably misconfigured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concurrency:
     """The limits of a concurrent loop, in records.
 
-    With `batch`, a call handles up to `poll_max` records of one partition, as many as in a poll. `window` limits the
-    records behind a partition's first unfinished record, `pending_max` all records that wait or are being handled.
+    With `batch`, a call handles up to `poll_max` records of one partition, the limit of a poll. `window` limits the
+    records from a partition's first unfinished record on. `pending_max` limits all records that wait or are being
+    handled.
     """
 
     batch: bool
@@ -39,10 +40,10 @@ class Concurrency:
 
     @classmethod
     def sized(cls, *, batch: bool, size: int, max_poll_records: int) -> "Concurrency":
-        """Return limits that keep `size` calls busy.
+        """Return limits that keep `size` concurrent calls busy.
 
-        Without `batch`, the records of one poll may be pending, or two per call if that is more. With `batch`, each
-        call may have the records of one poll, and those of one more poll may wait.
+        Without `batch`, the limit of pending records is one poll, or two records per call if this is more. With
+        `batch`, the limit is one poll per call, plus one poll that waits.
         """
         window = 2 * max_poll_records if batch else max(max_poll_records, 2 * size)
         pending = max_poll_records * (size + 1) if batch else window
@@ -54,9 +55,9 @@ class Work:
     """The records of one handler call, each with its entry in the partition's `unfinished`. `report` receives the
     results.
 
-    `rest` is work with the later records of the same batch. To keep the key order, it starts when the records of this
-    work are done. With an `error`, the records fail with this error and are not handed to the handler. Parked work may
-    be called again at `not_before` (monotonic seconds).
+    `rest` is work with the later records of the same batch. To preserve the order, `rest` starts when the records of
+    this work are done. If `error` is set, the records fail with this error and the handler is not called. Parked work
+    may start again at `not_before` (monotonic seconds).
     """
 
     partition: PartitionProgress
@@ -86,7 +87,7 @@ class Calls:
         self._executor = executor
         self._consumer = consumer
         self.finished: deque[tuple[Work, Sequence[Result], float]] = deque()
-        """Results that the loop has not taken yet."""
+        """Results that the loop has not processed yet."""
         self._changed = threading.Event()
         self._rung = False
         self.out = 0
@@ -102,22 +103,22 @@ class Calls:
         self._executor.give(work)
 
     def conclude(self, work: Work, error: Exception) -> None:
-        """Fail all records of this work with `error` instead of a call. `take_back` yields the results."""
+        """Fail all records of this work with `error`, without a call. `take_back` yields the results."""
         self.out += 1
         work.done([Result(error=error)] * len(work.entries), 0.0)
 
     def report(self, work: Work, results: Sequence[Result], seconds: float) -> None:
         """Accept a call's results. Any thread."""
         self.finished.append((work, results, seconds))
-        # Wakes the loop only once until the loop checks. The loop clears the flag before its check, so no result is
-        # missed.
+        # Wake the loop once for all results until its next check. The loop clears the flag before it reads the results,
+        # so no result is missed.
         if not self._rung:
             self._rung = True
             self._changed.set()
             self._consumer.wakeup()
 
     def take_back(self) -> Iterator[tuple[Work, Sequence[Result], float]]:
-        """Yield completed work with its results and the duration of its call in seconds."""
+        """Remove and yield finished work, with its results and the duration of its call in seconds."""
         self._rung = False
         self._changed.clear()
         while self.finished:
@@ -129,8 +130,10 @@ class Calls:
 
 
 class Pending:
-    """The admitted records of one loop. Work returned by `next` must be given back to `return_work`. `in_flight` counts
-    the admitted records whose handling has not ended, except parked records."""
+    """The admitted records of one loop. Work returned by `next` must be passed to `return_work` after its call.
+
+    `in_flight` is the number of admitted records that are not handled yet, without parked records.
+    """
 
     def __init__(self, intake: Intake, skips: Skips, concurrency: Concurrency, report: Report) -> None:
         self._intake = intake
@@ -139,24 +142,24 @@ class Pending:
         self._report = report
         self._key_order: KeyOrder[OrderKey, Work] = KeyOrder()
         self.parked: deque[Work] = deque()
-        # The highest offset that was handed to a handler, by partition.
+        # The highest offset whose handler call has started, by partition.
         self._begun: dict[PartitionProgress, int] = {}
         self.in_flight = 0
 
     def take_up(self, partition: PartitionProgress, records: Sequence[Record]) -> None:
-        """Admit records. Each is kept as it was read, separate from the handler's record, which may change."""
+        """Admit records. A copy of each is kept as it was read, because the handler may change its record."""
         for work in self.works(partition, records):
             self._key_order.add(work.order_key, work)
 
     def works(self, partition: PartitionProgress, records: Sequence[Record]) -> list[Work]:
-        """Add records to their partition's progress and return them as work that is not in the key order yet."""
+        """Add records to the progress of their partition, and return work for them. The work is not yet queued."""
         works: list[Work] = []
         topic_partition = partition.topic_partition
         present = self._intake.present
         for record in records:
             shown = record if present is None else present(record)
             if shown is None:
-                continue  # a duplicate, committed once the records in front of it are finished
+                continue  # a duplicate, which is committed once all earlier records are finished
             self.in_flight += 1
             read = as_read(record)
             entry = Unfinished(read, DONE, [], handled=False)
@@ -165,7 +168,7 @@ class Pending:
                 works[0].entries.append(entry)
                 works[0].records.append(shown)
             else:
-                # Records without a key have no order, because their producer spreads them at random.
+                # Records without a key need no order, because their producer distributes them over the partitions.
                 by_key = None if read.key is None else (*topic_partition, read.key)
                 order_key = topic_partition if self._concurrency.batch else by_key
                 works.append(Work(partition, [entry], order_key, self._report, [shown]))
@@ -175,14 +178,14 @@ class Pending:
         return works
 
     def stands(self, now: float) -> bool:
-        """Return True while the first parked work, and so all parked work behind it, waits for its `not_before`."""
+        """Return True while parked work exists and the first of it must wait for its `not_before`."""
         return bool(self.parked) and self.parked[0].not_before > now
 
     def next(self, pace: Pace, now: float) -> Work | None:
         """Return the next work that may start, parked work first; None if no work may start.
 
-        While parked work waits, other calls are tried until `TRIED_MAX` are parked. They may show that only the parked
-        records fail.
+        While parked work waits, other work may start until `TRIED_MAX` calls are parked. The other calls may show that
+        only the parked records fail.
         """
         if self.stands(now):
             if len(self.parked) >= TRIED_MAX:
@@ -200,7 +203,7 @@ class Pending:
         return work
 
     def _to_skip(self, work: Work) -> Work:
-        """Split work at the next record to skip, which is handled alone; the records after it follow as parked work."""
+        """Split work at its first record to skip. This record becomes separate work, and later records follow it."""
         place = self._skips.first(work.partition.topic_partition, [entry.record for entry in work.entries])
         if place is None:
             return work
@@ -215,7 +218,7 @@ class Pending:
         self._begun[work.partition] = max(self._begun.get(work.partition, -1), work.entries[-1].record.offset)
 
     def _fill_up(self, order_key: OrderKey, work: Work) -> None:
-        """Add records that arrived while the order key was busy. The slower the handler, the larger its batches."""
+        """Add waiting records of the same partition to the batch. The slower the handler, the larger its batches."""
         while (more := self._key_order.following(order_key)) is not None and more.partition is work.partition:
             if len(work.entries) + len(more.entries) > self._concurrency.poll_max:
                 break
@@ -224,7 +227,7 @@ class Pending:
             work.records.extend(more.records)
 
     def return_work(self, work: Work, staying: list[Unfinished], pace: Pace, not_before: float = float("-inf")) -> None:
-        """Take back handled work. The entries in `staying` are handled again, not before `not_before`."""
+        """Complete the call of this work. The entries in `staying` are handled again, not before `not_before`."""
         if staying:
             self._park(work, staying, pace, not_before)
         elif work.rest is not None:
@@ -233,7 +236,7 @@ class Pending:
             self._key_order.done(work.order_key)
 
     def _park(self, work: Work, entries: list[Unfinished], pace: Pace, not_before: float) -> None:
-        """Park entries. Their records are handled again as they were read, without changes by the handler."""
+        """Park entries. Their records are handled again as they were read, without the handler's changes."""
         records = [self._intake.present_again(as_read(entry.record)) for entry in entries]
         if work.rest is not None:
             entries, records = entries + work.rest.entries, records + work.rest.records
@@ -244,8 +247,8 @@ class Pending:
             self.parked.append(again)
 
     def _from_parked(self, pace: Pace) -> Work:
-        """Take the oldest parked work; under `Pace.PROBE` only its first record. The other records follow when it is
-        done, even if the pace changes."""
+        """Remove and return the oldest parked work. Under `Pace.PROBE`, the result has only the first record. The other
+        records follow when this record is done, even if the pace changes."""
         work = self.parked.popleft()
         if pace is Pace.PROBE and len(work.entries) > 1:
             rest = replace(work, entries=work.entries[1:], records=work.records[1:], rest=None)
@@ -254,7 +257,7 @@ class Pending:
         return work
 
     def take_unbegun(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Remove and return waiting work of these partitions, except records in front of one that has started."""
+        """Remove and return waiting work of these partitions, except work before a record that has started."""
         return self._key_order.discard(
             lambda work: (
                 work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
@@ -262,8 +265,10 @@ class Pending:
         )
 
     def drop(self, gone: Iterable[Work], partitions: Iterable[PartitionProgress]) -> None:
-        """Undo the admission of this work, so that the progress of each partition ends before its first dropped record.
-        Progress that is already lower, because the log was truncated or recreated, is not moved forward."""
+        """Undo the admission of this work. The progress of each partition then ends before its first dropped record.
+
+        Lower progress is not moved forward. It can be lower because the log was truncated or recreated.
+        """
         dropped = {id(entry) for work in gone for entry in work.entries}
         self.in_flight -= len(dropped)
         for partition in partitions:
@@ -276,11 +281,11 @@ class Pending:
                 partition.handled(first.offset - 1, first.leader_epoch)
 
     def abandon(self, work: Work) -> None:
-        """Free the order key of work that came back after its partition was lost or revoked."""
+        """Release the order key of work whose partition was lost or revoked before its call finished."""
         self._key_order.done(work.order_key)
 
     def drop_waiting(self, partitions: Collection[PartitionProgress], elsewhere: list[Work]) -> None:
-        """Drop waiting work of partitions that are no longer owned, in this queue and `elsewhere`."""
+        """Drop the waiting work of partitions that are no longer owned. `elsewhere` is work outside this queue."""
         for work in [work for work in self.parked if work.partition in partitions]:
             self.parked.remove(work)
             self._key_order.done(work.order_key)

@@ -1,11 +1,11 @@
 """Progress of each owned partition: handled records, their writes, and the committable offset.
 
 A record is finished when its handler is done and all its writes are acknowledged. The committable offset is that of the
-first unfinished record and never moves past such a record. Pure bookkeeping: this module neither sends nor waits, and
-reads no clock.
+first unfinished record, and never moves past an unfinished record. This module is pure bookkeeping: it does not send,
+wait, or read a clock.
 
-Only the consume loop's thread writes. Other threads may read single fields and copies of the mapping of partitions.
-Each field is replaced as a whole, so they see an older or a newer value, never half of one.
+Only the consume loop's thread changes the progress. Other threads may read single fields, and may copy the mapping of
+partitions. Each field is replaced as a whole, so a reader sees the old or the new value, never a mixture.
 """
 
 import logging
@@ -28,12 +28,12 @@ from fleet_consumer.worker.logs import fields
 
 @dataclass(slots=True)
 class Unfinished:
-    """A record that is not handled yet, or whose writes are not all acknowledged. `result` is the outcome that is
-    counted once the record is finished.
+    """A record that is not handled yet, or whose writes are not all acknowledged. `result` is the outcome to count once
+    the record is finished.
 
     `record` is the record as it was read, without changes by decoding or the handler. A concurrent loop adds the entry
-    when it admits the record, and sets `handled` when the handler is done, at `handled_at` (monotonic seconds). `size`
-    is the approximate memory of the writes in bytes, 0 if it is not counted.
+    when it admits the record. When the handler is done, the loop sets `handled`, and `handled_at` (monotonic seconds).
+    `size` is the approximate memory of the writes in bytes, or 0 if their size is not counted.
     """
 
     record: Record
@@ -49,13 +49,13 @@ class Unfinished:
 
     @property
     def unwritten(self) -> bool:
-        """True if the handler is done, but a write of the record is not acknowledged."""
+        """True if the record is handled, but at least one of its writes is not acknowledged."""
         return self.handled and not self.finished
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A partition's hold: its first unfinished offset, the start of the hold (wall clock, seconds), and the reason."""
+    """The hold of a partition: first unfinished offset, start of the hold (wall clock, seconds), and its reason."""
 
     offset: int
     since: float
@@ -65,7 +65,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class RefusedCommit:
-    """The broker's refusal of a partition's last commit, and the time of the first refusal (wall clock, seconds)."""
+    """The broker's refusal of a partition's last commit. `since` is the time of the first refusal in a row (wall clock,
+    seconds)."""
 
     refusal: Refusal
     since: float
@@ -75,36 +76,36 @@ class RefusedCommit:
 class PartitionProgress:
     topic_partition: TopicPartition
     start: int | None = None
-    """The starting position: the first offset to read, None while unknown."""
+    """The starting position, which is the first offset to read; None while unknown."""
     position: int | None = None
-    """Next offset to admit, None before the first record."""
+    """The next offset to admit; None before the first record."""
     committed: int | None = None
     timestamp: int | None = None
-    """Timestamp of the record handled last."""
+    """Timestamp of the last handled record in milliseconds, as in Kafka."""
     caught_up_at: float = float("-inf")
-    """Time (wall clock, seconds) at which a scrape last found that all records up to the end were handled. Only scrapes
-    read and write it."""
+    """Time (wall clock, seconds) of the last scrape that found all records up to the end handled. Only scrapes use this
+    field."""
     committed_metadata: str = ""
     replay_epoch: ReplayEpoch | None = None
-    """The current replay epoch, None while unknown. Nothing is committed then, because a commit without an epoch would
-    later be read as an offset reset."""
+    """The current replay epoch; None while unknown. Without an epoch, no offset is committed, because such a commit
+    would later be taken for an offset reset."""
     refused: RefusedCommit | None = None
     crash_marker: str | None = ""
-    """Crash marker of the next commit. While it is None (last marker unknown), nothing is committed."""
+    """Crash marker for the next commit. None if the previous marker is unknown; no offset is then committed."""
     in_hand: bool = False
-    """True while the records that the committed crash marker counts are being handled. Nothing is committed then."""
+    """True while the records that the crash marker counts are being handled. No offset is committed in this time."""
     gone: bool = False
-    """True once the partition is no longer owned. Calls on other threads read it."""
+    """True once the partition is no longer owned. Handler calls on other threads read this field."""
     crash_guard: CrashGuard | None = None
     hold: Hold | None = None
     unfinished: deque[Unfinished] = field(default_factory=deque)
-    """Records that are not finished yet, in offset order, except while `_mixed`."""
+    """Records that are not finished yet. They are in offset order unless `_mixed` is true."""
     size: int = 0
-    """Sum in bytes of the sizes of the entries in `unfinished`."""
+    """Sum of the sizes of the entries in `unfinished`, in bytes."""
     _epoch: int = -1
-    # (first, next) of the offsets without records with which the last poll ended; None if it ended with a record.
+    # Range (first, next) of offsets without records at the end of the last poll; None if it ended with a record.
     _gap: tuple[int, int] | None = None
-    # True after the log was truncated or recreated, while `unfinished` still has records of the earlier log.
+    # True after the log was truncated or recreated, while `unfinished` still contains records of the previous log.
     _mixed: bool = False
 
     def add_unfinished(self, unfinished: Unfinished) -> None:
@@ -112,29 +113,35 @@ class PartitionProgress:
         self.size += unfinished.size
 
     def handled(self, offset: int, leader_epoch: int) -> None:
-        """Note that all records up to and including `offset` have been handled or are in `unfinished`."""
+        """Set the position after `offset`: all records up to `offset` are handled or in `unfinished`."""
         self.position = offset + 1
         self._epoch = leader_epoch
 
     def records_arrived(self, first: int) -> None:
-        """Forget the gap: records have arrived from `first` on. If the gap still exists, the poll reports it again."""
+        """Forget the gap, because records have arrived from `first` on. The poll reports a remaining gap again."""
         self._gap = None
         self._go_back(first)
 
     def _go_back(self, first: int) -> None:
-        """Move the position back to `first` if `first` is lower. Admitted records are never read again, so the log was
-        then truncated or recreated, and its records from `first` on are new."""
+        """Move the position back to `first` if `first` is lower.
+
+        Admitted records are never read again. A lower `first` therefore means that the log was truncated or recreated,
+        and that its records from `first` on are new.
+        """
         if self.position is not None and first < self.position:
             self.position, self._epoch, self._mixed = first, -1, bool(self.unfinished)
 
     def admitting(self, first: int) -> None:
-        """Move the starting position back to `first` if no record was admitted yet and `first` is lower: the log was
-        truncated or recreated. Not called for history, whose offsets are always lower."""
+        """Move the starting position back to `first` if `first` is lower and no record was admitted yet.
+
+        A lower `first` means that the log was truncated or recreated. This method is not called for history (records
+        before the committed offset), whose offsets are always lower.
+        """
         if self.position is None and self.start is not None and first < self.start:
             self.start = first
 
     def pass_gap(self, first: int, end: int) -> None:
-        """Skip the offsets from `first` to before `end`, which hold no records (transaction markers, compaction)."""
+        """Skip offsets without records (transaction markers, compaction), from `first` on and before `end`."""
         self._go_back(first)
         before = self._gap
         self._gap = (before[0] if before is not None and before[1] == first else first, end)
@@ -156,15 +163,15 @@ class PartitionProgress:
         return self.start if self.position is None else self.position
 
     def committable(self, breaker_state: str = "") -> OffsetAndMetadata | None:
-        """Return the next offset to read after a restart. Its metadata is the crash marker, `breaker_state` and the
-        replay epoch.
+        """Return the next offset to read after a restart, with the metadata of the commit: crash marker,
+        `breaker_state` and replay epoch.
 
-        Returns None if offset and metadata are committed already, or must not be committed yet.
+        Returns None if this offset and metadata are already committed, or must not be committed yet.
         """
         if self.replay_epoch is None or self.crash_marker is None or self.in_hand:
             return None
         if self.unfinished:
-            # The leader epoch is that of the unfinished record, because KIP-320 checks that this epoch exists at this
+            # Use the leader epoch of the unfinished record, because KIP-320 checks that this epoch exists at this
             # offset.
             first = self.unfinished[0].record
             if self._mixed:
@@ -175,8 +182,8 @@ class PartitionProgress:
         elif self.position is not None:
             offset, epoch = self.position, self._epoch
         elif self.start is not None:
-            # Committed because, under `latest`, the next owner would start at a later end offset and skip the records
-            # in between.
+            # Commit the starting position. Without a commit, under `latest`, the next owner would start at a later end
+            # offset and skip the records in between.
             offset, epoch = self.start, -1
         else:
             return None
@@ -193,8 +200,10 @@ class PartitionProgress:
         return OffsetAndMetadata(offset, epoch, metadata)
 
     def _rides_along(self, breaker_state: str, metadata: str) -> bool:
-        """Return True if only the breaker state is new and can wait for the next commit: the breaker is closed, and the
-        last commit does not say that it is open."""
+        """Return True if the breaker state alone has changed and can wait for the next commit.
+
+        It can wait if the breaker is closed and the last commit does not say that it is open.
+        """
         if read_closed_breaker_state(breaker_state) is None or read_breaker_state(self.committed_metadata) is not None:
             return False
         return without_breaker_state(metadata) == without_breaker_state(self.committed_metadata)
@@ -204,7 +213,7 @@ Partitions = Mapping[TopicPartition, PartitionProgress]
 
 
 def committable(partitions: Partitions, breaker_state: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets to commit now: those whose offset or metadata changed since the last acknowledged commit."""
+    """Return the offsets to commit: all whose offset or metadata changed since the last acknowledged commit."""
     return {
         each: offset for each, part in partitions.items() if (offset := part.committable(breaker_state)) is not None
     }
@@ -213,8 +222,8 @@ def committable(partitions: Partitions, breaker_state: str = "") -> dict[TopicPa
 def record_commit(
     partitions: Partitions, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: Exception | None, now: float
 ) -> None:
-    """Record the result of a commit for each partition: stored, or refused by the broker at `now` (wall clock,
-    seconds). Partitions that were revoked before the result are left out."""
+    """Record the result of a commit in the progress of each partition: stored, or refused by the broker at `now` (wall
+    clock, seconds). Partitions that were revoked in the meantime are ignored."""
     missing = error.not_committed if isinstance(error, ConsumerError) else None
     if error is not None and missing is None:
         return
@@ -235,20 +244,20 @@ LOG = logging.getLogger("fleet_consumer.worker")
 def record_start(consumer: Consumer, partition: PartitionProgress, offset: int | None = None) -> None:
     """Record the starting position of a partition: `offset` if given, otherwise the consumer's position.
 
-    The position is also logged. It explains every repeated record, because reading starts at the last commit.
+    The position is logged as well. Reading starts at the last commit, so the log explains every repeated record.
     """
     if offset is None:
         try:
             offset = consumer.position(partition.topic_partition)
         except ConsumerError:
-            return  # the partition is being lost; its next owner records the starting position
+            return  # the partition is being lost, and its next owner records the starting position
     if offset is not None:
         partition.start = offset
         LOG.info("partition started", extra=fields(**partition.topic_partition._asdict(), offset=offset))
 
 
 def record_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
-    """Record the starting positions of partitions that have none. Partitions with handled records already have one."""
+    """Record the starting position of each partition without one. Partitions with handled records have one."""
     for topic_partition in asked:
         partition = partitions.get(topic_partition)
         if partition is not None and partition.start is None:
@@ -258,9 +267,9 @@ def record_starts(consumer: Consumer, asked: Iterable[TopicPartition], partition
 def record_polled(consumer: Consumer, records: Records, partitions: Partitions) -> None:
     """Record the starting positions and gaps in a poll's result.
 
-    A partition's starting position is the offset of its first run, even if that run is not handled: the consumer's
-    position is already past the run, and committing it would skip the run. Commits cover a gap once all records before
-    the gap are finished. Otherwise a fully consumed partition would show lag.
+    A partition's starting position is the offset of its first run, even if this run is not handled. The consumer's
+    position is already after the run, so a commit of the consumer's position would skip the run. Commits include a gap
+    once all records before the gap are finished. Otherwise a fully consumed partition would show lag.
     """
     for run in records.runs:
         partition = partitions[run.topic_partition]
@@ -275,20 +284,20 @@ def record_polled(consumer: Consumer, records: Records, partitions: Partitions) 
 
 
 WRITES_HELD: Final = "WritesHeld"
-"""The partition is paused because writes of its records are not acknowledged."""
+"""The partition is paused because writes of its records have failed or are overdue."""
 WINDOW_FULL: Final = "WindowFull"
-"""The partition is paused because too many records wait behind its first unfinished record."""
+"""The partition is paused because too many records wait for its first unfinished record."""
 NOT_DUE: Final = "NotDue"
 """The partition is paused because its next record is not due yet."""
 BREAKER_OPEN: Final = "BreakerOpen"
-"""The partition is paused because too many recent records failed."""
+"""The partition is paused because the breaker is open: too many recent records failed."""
 CRASH_GUARD: Final = "CrashGuard"
-"""The partition is paused until the crash guard admits its records, one of which may have killed the last owner."""
+"""The partition is paused by the crash guard, because one of its records may have killed the last owner."""
 
 
 class Pauses:
-    """Pauses of one consumer's partitions by reason (CamelCase). A partition resumes when its last reason is removed.
-    Other threads may read `reasons`, which is replaced as a whole."""
+    """The reasons (CamelCase) why partitions of one consumer are paused. A partition resumes when its last reason is
+    removed. Other threads may read `reasons`, because each change replaces the whole mapping."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -311,10 +320,10 @@ class Pauses:
             self._consumer.resume([partition])
 
     def hold(self, runs: Iterable[Run], reason: str) -> None:
-        """Pause the partitions of these runs, and seek back so that their records are read again later.
+        """Pause the partitions of these runs, and seek back to the runs. Their records are read again later.
 
-        If a partition has several runs, the seek goes to the first one, because a seek to a later run would skip the
-        records before it.
+        If a partition has several runs, the seek goes to the first run, because a seek to a later run would skip
+        records.
         """
         firsts: dict[TopicPartition, int] = {}
         for run in runs:
@@ -324,7 +333,7 @@ class Pauses:
             self.pause(partition, reason)
 
     def discard_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop partitions that are no longer owned; the consumer has already ended their pauses."""
+        """Forget partitions that are no longer owned. The consumer has already ended their pauses."""
         gone = frozenset(partitions)
         if not gone.isdisjoint(self.reasons):
             self.reasons = {each: why for each, why in self.reasons.items() if each not in gone}

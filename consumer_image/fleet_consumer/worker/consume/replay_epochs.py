@@ -5,10 +5,10 @@ commit, the next owner would begin another epoch. The retry publishes of the two
 duplicates.
 
 A repeated record may fail again while the retry copy of its first failure waits. If the second failure is `Fatal`, the
-second copy goes directly to the failed topic, and the first may follow. A Redrive must recognise them as copies of one
-record. So records beyond an epoch's bound keep the epoch id in their headers.
+second copy goes directly to the failed topic, and the first copy may follow. A Redrive must recognise both as copies of
+one record. So records beyond an epoch's bound keep the epoch id in their headers.
 
-Used by the consume loop's thread. Decision: docs/decisions/0023-replay-epochs.md.
+Used by the consume loop's thread only. Decision: docs/decisions/0023-replay-epochs.md.
 """
 
 import logging
@@ -30,16 +30,16 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 ASK_TIMEOUT_S: Final = 5.0
-"""Timeout in seconds of a request or commit. The other partitions wait for it as well."""
+"""Timeout of a request or commit in seconds. All partitions of the loop wait during a request."""
 AGAIN_S: Final = 5.0
-"""Wait in seconds after a failed request."""
+"""Seconds until a failed request is repeated."""
 
 
 class ReplayEpochs:
     """The replay epochs of the partitions of one loop.
 
-    `bounded` is set for retry topics: a replay epoch then ends at the end offset that the partition had when the epoch
-    began. New retry publishes from this offset on keep the epoch in their headers, so that they are found as duplicates
+    `bounded` is true for retry topics. A replay epoch then ends at the end offset that the partition had when the epoch
+    began. Retry publishes from this offset on keep the epoch in their headers. Duplicates among them are then found
     even if they took different routes.
     """
 
@@ -54,8 +54,8 @@ class ReplayEpochs:
     def admit(self, runs: list[Run], partitions: Partitions) -> list[Run]:
         """Return the runs of partitions with a known replay epoch.
 
-        The consumer seeks back to the other runs and pauses their partitions until the epoch is known and the crash
-        markers are written (`CrashMarkers.begin_partitions` ends the pause).
+        The consumer seeks back to the other runs, and their partitions are paused until the epochs are known and the
+        crash markers are written. `CrashMarkers.begin_partitions` ends the pause.
         """
         self._partitions = partitions
         if all(partitions[run.topic_partition].replay_epoch is not None for run in runs):
@@ -65,21 +65,21 @@ class ReplayEpochs:
         return [run for run in runs if partitions[run.topic_partition].replay_epoch is not None]
 
     def begin_partitions(self, partitions: Partitions) -> None:
-        """Determine the replay epochs of new partitions whose starting position is known. A failed attempt is repeated
-        later. Raises FatalConsumerError."""
+        """Determine the replay epochs of new partitions with a known starting position. A failed attempt is repeated
+        by a later call. Raises FatalConsumerError."""
         if self._clock.monotonic() < self._again_at:
             return
         if isinstance(error := self.try_to_begin(partitions, ASK_TIMEOUT_S), FatalConsumerError):
             raise error
 
     def try_to_begin(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
-        """Determine replay epochs, and return the error of a failed attempt.
+        """Determine the missing replay epochs of partitions. Returns the error of a failed attempt, otherwise None.
 
-        This includes partitions that are being revoked: under the reset policy `latest`, a partition without a commit
-        must be committed first, and commits need a replay epoch.
+        Partitions that are being revoked need an epoch too: under the reset policy `latest`, a partition without a
+        commit must be committed before its revocation, and every commit needs a replay epoch.
         """
-        # A partition without a starting position may be unauthorized. The broker refuses every request that names such
-        # a partition.
+        # Leave out partitions without a starting position: the client may lack permission for them, and the broker
+        # would refuse the whole request.
         new = [each for each, part in partitions.items() if part.replay_epoch is None and part.start is not None]
         if not new:
             return None
@@ -132,7 +132,7 @@ class ReplayEpochs:
             raise refused
 
     def presenting(self, present_again: Callable[[Record], Record]) -> Callable[[Record], Record]:
-        """Return a function that calls `retell`, and also sets the replay epoch of the record's next retry publish."""
+        """Wrap `present_again` in a function that also sets the replay epoch of the record's next retry publish."""
 
         def present_with_epoch(record: Record) -> Record:
             partition = self._partitions.get(TopicPartition(record.topic, record.partition))

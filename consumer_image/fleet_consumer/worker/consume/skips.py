@@ -1,4 +1,4 @@
-"""Records that a consume loop skips: they fail with an error and are not handed to the handler.
+"""Records that a consume loop skips. They fail with the error Skipped, without a call of the handler.
 
 Used by the loop's thread only.
 """
@@ -17,11 +17,11 @@ LOG = logging.getLogger("fleet_consumer.worker")
 
 
 def skipped() -> Skipped:
-    return Skipped("spec.offsets.skip names this record; it was not handed to the handler")
+    return Skipped("skipped because of spec.offsets.skip; the handler was not called")
 
 
 class Skips:
-    """The current list of records to skip. `file` is None if there is no such list."""
+    """The current list of records to skip, read from `file`. The list is empty if `file` is None."""
 
     def __init__(self, file: MountedFile[frozenset[Place]] | None = None) -> None:
         self._file = file
@@ -30,13 +30,13 @@ class Skips:
         self.reload()
 
     def reload(self) -> bool:
-        """Read the list if its file changed, at most once a second. Returns True if the list changed."""
+        """Read the file if it has changed, at most once a second. Returns True if the list has changed."""
         if self._file is None:
             return False
         if self._file.reload():
             LOG.info("list of records to skip loaded", extra=fields(count=len(self._file.content or ())))
         places = self._file.content or frozenset()
-        # The file outlives a session, so an earlier session may have read it.
+        # Compare the lists, because an earlier session may already have read the changed file.
         if places == self._places:
             return False
         self._places, self._offsets = places, {}
@@ -45,19 +45,19 @@ class Skips:
         return True
 
     def names(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Return True if the record or unreadable data at this offset is to be skipped."""
+        """Return True if the list contains this offset (of a record or of unreadable data)."""
         return offset in self._offsets.get(topic_partition, ())
 
     def first(self, topic_partition: TopicPartition, records: Sequence[Record]) -> int | None:
-        """Return the index of the first record to skip; None if no record is to be skipped."""
+        """Return the index of the first record in the list; None if the list contains none of the records."""
         offsets = self._offsets.get(topic_partition)
         if not offsets:
             return None
         return next((index for index, record in enumerate(records) if as_read(record).offset in offsets), None)
 
     def parts(self, run: Run) -> Iterator[tuple[Run, Skipped | None]]:
-        """Split a run: yield each record to skip alone with its error, and the records between them without an
-        error."""
+        """Split a run. Yields each record to skip alone, with an error, and the records in between together, with
+        None."""
         topic_partition, records = run.topic_partition, run.records if self._offsets else []
         while (index := self.first(topic_partition, records)) is not None:
             if index:

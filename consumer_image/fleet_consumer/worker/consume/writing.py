@@ -1,7 +1,7 @@
-"""Completion of writes: waiting for acknowledgements, and holding partitions whose writes fail or are late.
+"""Completion of writes: waits for acknowledgements, and holds partitions whose writes fail or are overdue.
 
-A held partition is paused at its first unfinished record. Its failed writes are sent again with back-off, indefinitely,
-because the alternatives are to lose a record or to repeat its handler. The partition resumes once all its writes are
+A held partition is paused at its first unfinished record. Its failed writes are sent again with back-off, indefinitely.
+The alternatives would be to lose a record or to call its handler again. The partition resumes once all its writes are
 acknowledged.
 """
 
@@ -25,24 +25,24 @@ ACK_WAIT_S: Final = 5.0
 continue."""
 
 CHECK_INTERVAL_S: Final = 0.1
-"""Interval in seconds of the check of held partitions, and of the full check in `tend`."""
+"""Seconds between two checks of held partitions, and between two full checks in `tend`."""
 
 ACK_POLL_S: Final = 0.02
-"""Length in seconds of one step of a wait for acknowledgements. A step does not end early when new records arrive, or
-when only held partitions still lack acknowledgements."""
+"""Duration of one step of a wait for acknowledgements in seconds. Steps are short, because a step does not end early
+when new records arrive, or when only held partitions still lack acknowledgements."""
 
 OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of unacknowledged writes from which the loop waits for acknowledgements: about 6,000 small retry publishes,
-more than a worker sends before one is acknowledged, and far below librdkafka's own limits."""
+"""Bytes of unacknowledged writes from which the loop waits for acknowledgements: about 6,000 small retry publishes.
+This is more than a worker sends before the first acknowledgement, and far below librdkafka's own limits."""
 
 BACKOFF_FIRST_S: Final = 1.0
 BACKOFF_MAX_S: Final = 30.0
-"""Limit of the back-off in seconds: writes of a held partition are sent again after 1, 2, 4 … 30 s."""
+"""Maximum back-off in seconds. Failed writes of a held partition are sent again after 1, 2, 4 … 30 s."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A held partition, and the time at which its failed writes are sent again (monotonic seconds)."""
+    """A held partition. `retry_at` is the time at which its failed writes are sent again (monotonic seconds)."""
 
     partition: PartitionProgress
     retry_at: float
@@ -65,18 +65,18 @@ class Writing:
 
     @property
     def open(self) -> bool:
-        """True while a partition that is not held waits for acknowledgements."""
+        """True while any partition that is not held has unacknowledged writes."""
         return bool(self._awaited)
 
     def expect(self, batch: Partitions) -> None:
-        """Add partitions whose records have been handled. `follow` completes the writes of these records."""
+        """Track the writes of these partitions, whose records have been handled. `follow` completes the writes."""
         for topic_partition, partition in batch.items():
             if partition.unfinished and topic_partition not in self._held:
                 self._awaited[topic_partition] = partition
 
     def follow(self, wait_s: float) -> None:
-        """Process acknowledgements, and wait for them up to `wait_s` seconds, or up to `ACK_WAIT_S` if too many bytes
-        are unacknowledged.
+        """Wait for acknowledgements and process them. The wait is at most `wait_s` seconds, or `ACK_WAIT_S` if too many
+        bytes are unacknowledged.
 
         Holds partitions whose acknowledgements are overdue, and sends failed writes of held partitions again.
         """
@@ -96,7 +96,7 @@ class Writing:
             self._retry_held(now)
 
     def _wait(self, partitions: Partitions, most_s: float) -> None:
-        """Process acknowledgements, and wait at most `most_s` seconds for those of `partitions`."""
+        """Process acknowledgements, and wait at most `most_s` seconds until the writes of `partitions` are complete."""
         deadline = self._clock.monotonic() + most_s
         while True:
             left = deadline - self._clock.monotonic() if _on_its_way(partitions) else 0.0
@@ -111,8 +111,8 @@ class Writing:
     def tend(self, partitions: Partitions) -> bool:
         """Process acknowledgements without waiting, and hold partitions whose acknowledgements are overdue.
 
-        Returns True if the last full check found an unacknowledged write; the caller then calls again soon. The cost of
-        a full check grows with the records in flight, so it runs every `CHECK_INTERVAL_S` and not for each record.
+        Returns True if the last full check found an unacknowledged write. The caller should then call again soon. The
+        cost of a full check grows with the records in flight, so it runs only every `CHECK_INTERVAL_S`.
         """
         self._outbox.wait(0)
         for partition in partitions.values():
@@ -136,8 +136,8 @@ class Writing:
         return still_open
 
     def finish(self, partitions: Partitions, timeout_s: float) -> None:
-        """Wait for the writes of partitions that are being revoked. The next owner repeats the records whose writes are
-        still unacknowledged."""
+        """Wait at most `timeout_s` seconds for the writes of partitions that are being revoked. The next owner repeats
+        records whose writes are still unacknowledged."""
         deadline = self._clock.monotonic() + timeout_s
         while any(partition.unfinished for partition in partitions.values()):
             self._wait(partitions, deadline - self._clock.monotonic())
@@ -153,8 +153,8 @@ class Writing:
             self._awaited.pop(topic_partition, None)
 
     def _hold_if_stuck(self, partition: PartitionProgress, oldest: Unfinished, now: float) -> bool:
-        """Hold a partition whose oldest write failed or is overdue, unless this write can be replaced. Returns True if
-        held."""
+        """Hold the partition if a write of its oldest unwritten record is overdue, or has failed and cannot be
+        replaced. Returns True if the partition is held."""
         overdue = now - oldest.handled_at >= ACK_WAIT_S
         if not overdue and not _failed(oldest):
             return False
@@ -227,7 +227,7 @@ def _failed(unfinished: Unfinished) -> bool:
 
 
 def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -> Hold:
-    """Return the hold of a partition. While a failed write is sent again, the reason of the `previous` hold is kept."""
+    """Return the hold of a partition. While a failed write is sent again, it keeps the reason of `previous`."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"
     offset = first.record.offset

@@ -1,8 +1,9 @@
 """End of a worker: signals for an orderly stop, forced exit, and the termination message.
 
-A process that runs out of memory or crashes in native code writes nothing at its end, so the message is written in
-advance. The watchdog writes it for a record that takes long. In a container that was restarted after a death it is
-written before each handler call, because the record that killed one process soon kills the next one.
+A process that runs out of memory or crashes in native code cannot write a message at its end. The termination message
+is therefore written in advance. The watchdog writes the message when a record is handled for long. In a container that
+was restarted after a crash, the message is written before each handler call. The record that killed one process often
+soon kills the next process.
 
 Decisions: docs/decisions/0025-status-and-breakers.md, docs/decisions/0028-setup-and-signals.md.
 """
@@ -29,25 +30,25 @@ from fleet_consumer.worker.logs import fields, place_of
 STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 DEFAULTS: Final = (signal.SIG_DFL, signal.default_int_handler)
 LISTENED: Final = threading.Event()
-"""Set, and never cleared, once a worker of this process handles signals."""
+"""Set once a worker of this process handles signals, and never cleared."""
 
 
 def end_before_work(_number: int, _frame: FrameType | None) -> None:
-    """Exit with code 0 on a signal while no worker handles signals, because there is nothing to drain yet.
+    """Signal handler for the time before a worker handles signals: exit with code 0, because no record is in flight.
 
-    Later this signal handler does nothing. It is installed before the application's code is imported. A signal handler
-    of the application may then call the handler that it replaced, which is this function.
+    Once a worker handles signals, this function does nothing. It is installed before the application's code is
+    imported. A signal handler of the application may call the handler that it replaced, which is this function.
     """
     if not LISTENED.is_set():
         os._exit(0)
 
 
 class Signals:
-    """Signal handlers of the worker. The main thread uses `keep` and `release_in_child`, the watchdog `asked` and
-    `report`.
+    """Signal handlers of the worker. The main thread calls `keep` and `release_in_child`. The watchdog reads `asked`
+    and calls `report`.
 
-    Libraries install handlers for these signals when they are imported, set up or first used. A worker that no longer
-    received SIGTERM would continue to handle records, and be killed at the end of its grace period.
+    Libraries may install handlers for these signals when they are imported, set up or first used. A worker that no
+    longer receives SIGTERM would continue to handle records, and be killed at the end of its grace period.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class Signals:
         self._raised: list[tuple[int, BaseException]] = []
 
     def keep(self) -> None:
-        """Install our handlers again if they were replaced, and log this once per signal. The application's handlers
-        are then called after ours."""
+        """Install the worker's handlers, and restore them if they were replaced. A replacement is logged once per
+        signal. The application's handler is then called after the worker's handler."""
         for number in STOPS:
             found = signal.getsignal(number)
             if found == self._on_signal:
@@ -80,14 +81,15 @@ class Signals:
         LISTENED.set()
 
     def release_in_child(self) -> None:
-        """Restore the default handlers, or those of the application, in a forked child."""
+        """In a forked child, replace the worker's signal handlers by the application's or by the defaults."""
         for number in STOPS:
             if signal.getsignal(number) == self._on_signal:
                 default = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
                 signal.signal(number, self._chained.get(number, default))
 
     def report(self) -> None:
-        """Log errors of the application's signal handlers, which cannot log because they may interrupt any code."""
+        """Log errors of the application's signal handlers. This is not done in `_on_signal`, which may interrupt any
+        code."""
         while self._raised:
             number, error = self._raised.pop(0)
             LOG.error(
@@ -96,15 +98,15 @@ class Signals:
             )
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # Runs between two bytecodes of the main thread, which may hold any lock, so it only sets a flag.
+        # Only sets a flag, because it interrupts the main thread, which may hold any lock.
         self.asked = True
         chained = self._chained.get(number)
         if chained is None or number in self._calling:
-            return  # the chained handler has called this handler, which it had replaced
+            return  # the chained handler calls this handler, which it replaced
         self._calling.add(number)
         try:
             chained(number, frame)
-        except BaseException as error:  # often SystemExit, which must not end the worker while it handles a record
+        except BaseException as error:  # often SystemExit, which must not interrupt the handling of a record
             self._raised.append((number, error))
         finally:
             self._calling.discard(number)
@@ -113,33 +115,34 @@ class Signals:
 LOG = logging.getLogger("fleet_consumer.worker")
 
 EXIT_HUNG: Final = 75
-"""Exit code if a handler exceeded the poll interval or the drain timeout, or the worker itself did not stop."""
+"""Exit code if a handler exceeded the poll interval or the drain timeout, or if the worker did not stop in time."""
 
 OVER_THE_LIMIT: Final = "the handler did not return within the poll interval; the worker leaves the group"
 SETUP_OVER_THE_LIMIT: Final = "the handler's setup did not return within the poll interval"
 NOT_DRAINED: Final = "the handler did not return within the drain timeout"
-NOT_CLOSED: Final = "the worker did not end within the time to drain and close"
+NOT_CLOSED: Final = "the worker did not end within the drain and close timeouts"
 
 TERMINATION_LOG: Final = Path("/dev/termination-log")
 
 ALIVE_MARKER: Final = Path("/tmp/.consumer-fleet-alive")
-"""A file that outlives the container but not the pod. If it exists at the start, the previous process died."""
+"""A file that remains when the container restarts, until the pod ends. If it exists at the start, the previous process
+died."""
 
 RECORD_CALLS_S: Final = 600.0
-"""Time in seconds after a death in which calls are recorded, because the record that killed the process is read
-again."""
+"""Time in seconds after the restart in which calls are recorded. In this time, the record that killed the previous
+process is read again."""
 
 EXIT_PATIENCE_S: Final = 10.0
-"""Time in seconds for the application's threads and exit functions to end after the work is done."""
+"""Seconds in which the application's threads and exit functions must end after the work is done."""
 
 NAMED_MAX: Final = 4
-"""Limit of the records that the termination message names, because the message is limited to 4 KiB."""
+"""Maximum number of records in the termination message, which is limited to 4 KiB."""
 
 REASON: Final = "ProcessDied"
 
 
 def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerTimeout") -> NoReturn:
-    """End the process although a thread hangs. The records being handled are not committed, so none is lost."""
+    """End the process even if a thread hangs. The records being handled are not committed, so no record is lost."""
     try:
         LOG.critical(why, extra=fields(**details))
         named = {key: details.get(f"read{key.title()}", details.get(key)) for key in ("topic", "partition", "offset")}
@@ -147,15 +150,15 @@ def end_process(why: str, details: Mapping[str, object], reason: str = "HandlerT
         message = {"ok": False, "reason": reason, "message": f"{why}: {details}", "records": records}
         write_termination(json.dumps(message))
         sys.stderr.flush()
-    finally:  # exit even if writing fails, for example on a full disk
+    finally:  # exits even if writing fails, for example because the disk is full
         os._exit(EXIT_HUNG)
 
 
 def bound_exit(code: int, patience_s: float = EXIT_PATIENCE_S) -> None:
-    """Ensure that this process, whose work is done, exits with `code` within `patience_s` seconds.
+    """Ensure that the process exits with `code` within `patience_s` seconds. Call this when the work is done.
 
-    The interpreter waits for all non-daemon threads and calls exit functions. Both run code of the application, which
-    may never return.
+    At exit, the interpreter waits for all non-daemon threads and calls exit functions. Both may be code of the
+    application that never returns.
     """
 
     def end() -> None:
@@ -179,14 +182,16 @@ def report_result(result: Mapping[str, object]) -> None:
 
 
 def write_termination(text: str, path: Path = TERMINATION_LOG) -> None:
-    """Write the termination message for the kubelet. A missing file is not created: only a container has it."""
+    """Write the termination message for the kubelet. Outside a container the file does not exist; it is not created."""
     if path.exists():
         path.write_text(text, encoding="utf-8")
 
 
 class LastWord:
-    """Writes the termination message in advance, in a container only. Call `open` before the first handler call, and
-    `close` at an orderly end. Any thread."""
+    """Writes the termination message in advance; does nothing outside a container. Any thread.
+
+    Call `open` before the first handler call, and `close` at an orderly end.
+    """
 
     def __init__(self, clock: Clock, path: Path = TERMINATION_LOG, marker: Path = ALIVE_MARKER) -> None:
         self._clock = clock
@@ -200,7 +205,7 @@ class LastWord:
         self._written = b""
 
     def open(self) -> None:
-        """Check for the marker of a process that died."""
+        """Open the message's file, and check whether the previous process left its marker, which means that it died."""
         if not self._path.exists():
             return
         with suppress(OSError):
@@ -210,7 +215,7 @@ class LastWord:
             self._file = os.open(self._path, os.O_WRONLY)
 
     def close(self) -> None:
-        """Clear the message at an orderly end. Idempotent."""
+        """Clear the message and remove the marker, at an orderly end. Idempotent."""
         with self._lock:
             if self._file is not None:
                 self._write(())
@@ -219,7 +224,7 @@ class LastWord:
                 self._marker.unlink(missing_ok=True)
 
     def record_held(self, held: Iterable[Record | None]) -> None:
-        """Write the first of the records being handled if the last call, a moment ago, saw the same record."""
+        """Write the first record in `held` if it was also the first at the previous call. None entries are ignored."""
         if self._file is None or self._in_hand:
             return
         record = next((each for each in held if each is not None), None)
@@ -228,7 +233,7 @@ class LastWord:
         self._seen = record
 
     def recording(self, handler: Handler) -> Handler:
-        """Return the handler. For a time after a death, the returned handler first writes its record to the message."""
+        """Return `handler`; after a crash, return a handler that writes its record to the message before each call."""
         if self._file is None or self._clock.monotonic() >= self._record_until:
             return handler
         call = handler.call
@@ -245,7 +250,7 @@ class LastWord:
 
     @contextmanager
     def _recorded(self, argument: Any) -> Iterator[None]:
-        """Name the record of a call in the message until the call ends."""
+        """Keep the record of a call in the message until the call ends."""
         record = argument[0] if isinstance(argument, list) and argument else argument
         if not isinstance(record, Record) or self._clock.monotonic() >= self._record_until:
             yield
@@ -261,7 +266,7 @@ class LastWord:
                 self._write(self._in_hand.values())
 
     def _write(self, records: Iterable[Record]) -> None:
-        """Replace the message. The caller holds the lock. A failing disk must not end the worker."""
+        """Replace the message. The caller holds the lock. Disk errors are ignored: they must not end the worker."""
         text = last_word(list(records))
         if self._file is None or text == self._written:
             return
@@ -272,7 +277,7 @@ class LastWord:
 
 
 def last_word(records: list[Record]) -> bytes:
-    """Return the termination message of a process that dies while it handles these records; empty without records."""
+    """Return the termination message for a process that dies while it handles these records. Empty without records."""
     if not records:
         return b""
     named = [place_of(each)._asdict() for each in records[:NAMED_MAX]]

@@ -1,10 +1,10 @@
-"""The watchdog: the thread that passes on signals and detects handlers that do not return.
+"""The watchdog: a thread that reacts to signals and detects handlers that do not return.
 
-A synchronous handler cannot be cancelled from outside. After the handler's timeout the worker reports the record. After
-the group's poll interval, when the membership is lost anyway, the process ends so that a new one replaces it.
+A synchronous handler cannot be cancelled from outside. After the handler's timeout, the worker reports the record.
+After the poll interval (`max.poll.interval.ms`), the membership is lost, so the process ends and is replaced.
 
 The loop only stores its current record (one attribute, no clock, no lock), and executors list their calls. The watchdog
-checks every 0.25 s, and measures how long it finds the same object. No error ends its thread, because without the
+checks every 0.25 s, and measures for how long it finds the same object. No error ends the thread, because without the
 watchdog a worker would notice neither SIGTERM nor a hanging handler.
 """
 
@@ -25,29 +25,29 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.worker")
 
 Duty = Callable[[float], object]
-"""One task of a periodic thread, called with `now` (monotonic seconds)."""
+"""A task of a periodic thread. Called with the current time (monotonic seconds)."""
 
 CHECK_INTERVAL_S: Final = 0.25
-"""Interval of the watchdog's checks in seconds. It may notice timeouts and signals late by this time."""
+"""Interval of the watchdog's checks in seconds. Timeouts and signals may be noticed this much late."""
 
 CLOSE_WAIT_S: Final = 5.0
-"""Longest wait in seconds for a thread to end. The thread may be blocked in a write to a pipe that nobody reads."""
+"""Longest wait in seconds for the thread to end. The thread may be blocked by a write to a pipe without a reader."""
 
 IN_HAND_S: Final = 1.0
-"""Handling time in seconds after which a record that is being handled is reported."""
+"""Handling time in seconds after which a record is reported as being handled."""
 IN_HAND_MAX: Final = 100
-"""Maximum number of records that one report lists as being handled."""
+"""Maximum number of records that a report lists as being handled."""
 
 STACK_FRAMES_MAX: Final = 5
-"""Number of innermost frames of a hung handler that are logged, enough to show the call in which it waits."""
+"""Number of innermost stack frames of a hung handler to log. They show the call in which the handler waits."""
 
 
 @dataclass(slots=True, eq=False)
 class Watch:
     """State shared by the consume loop and the watchdog.
 
-    The loop sets `record` to the record being handled on its thread, None between batches. The watchdog sets `due` once
-    a second; the loop clears it when it does the work that cannot wait for the end of the batch.
+    The loop sets `record` to the record that is being handled on its thread, or to None between batches. The watchdog
+    sets `due` once a second, to request the work that cannot wait for the end of a batch. The loop then clears `due`.
     """
 
     record: Record | None = None
@@ -55,7 +55,7 @@ class Watch:
 
 
 class Held(NamedTuple):
-    """A record that is being handled. `call` is the same object during one call."""
+    """A record that is being handled. `call` identifies the handler call by its object identity."""
 
     record: Record
     call: object
@@ -70,11 +70,11 @@ class Hang:
     thread: int | None
     seconds: float
     over: bool
-    """True if the poll interval is exceeded as well."""
+    """True if the call has also exceeded the poll interval."""
 
 
 class InHand(NamedTuple):
-    """A record that is being handled (of a batch, its first record), and the time since the call began, in seconds."""
+    """A record that is being handled, and the seconds since its call began. For a batch, it is the first record."""
 
     record: Record
     seconds: float
@@ -83,19 +83,19 @@ class InHand(NamedTuple):
 class HangDetector:
     """Detects hanging handlers by comparing successive checks. Pure: `now` is in monotonic seconds.
 
-    Hangs also reveal partitions without progress. The membership does not reveal these if polls do not wait for
-    handlers. A partition is stuck only if the call with its first unfinished record hangs, or if its writes are not
-    acknowledged, which `writing` detects.
+    Hangs also reveal partitions without progress. If polls do not wait for handlers, the membership stays valid, so it
+    does not reveal such partitions. A partition is stuck only if the call with its first unfinished record hangs, or if
+    its writes are not acknowledged, which `writing` detects.
     """
 
     def __init__(self, *, timeout_s: float, limit_s: float) -> None:
         self._timeout_s = timeout_s
         self._limit_s = limit_s
-        # Keyed by the identity of the call. The call is kept, so that no other object can get the same identity.
+        # Calls by `id`. Each call is kept in its value, because the `id` of a deleted object may be used again.
         self._seen: dict[int, tuple[Held, float]] = {}
 
     def in_hand(self, now: float) -> list[InHand]:
-        """Return the records that were in a handler for at least `IN_HAND_S` at the last check, the oldest first."""
+        """Return the records that had been in a handler for `IN_HAND_S` or longer at the last check, oldest first."""
         found = [InHand(held.record, now - since) for held, since in self._seen.values() if now - since >= IN_HAND_S]
         return sorted(found, key=lambda each: -each.seconds)[:IN_HAND_MAX]
 
@@ -110,8 +110,10 @@ class HangDetector:
 
 
 class PeriodicThread:
-    """A thread that runs its duties in order, four times a second. An error is logged once per duty and class, and does
-    not prevent the next duty. The constructor starts nothing."""
+    """A thread that runs its duties in order, four times a second. The constructor does not start the thread.
+
+    An error in a duty is logged once per duty and error class, and the next duty runs.
+    """
 
     def __init__(self, name: str, duties: Sequence[Duty], clock: Clock) -> None:
         self._name = name
@@ -121,7 +123,7 @@ class PeriodicThread:
         self._thread: threading.Thread | None = None
         self._logged = set[tuple[Duty, type[BaseException]]]()
         self.beat_at: float | None = None
-        """Start of the last round (monotonic seconds), None before `start`. Any thread."""
+        """Start of the last round (monotonic seconds); None before `start`. Any thread may read this value."""
 
     def start(self) -> None:
         self.beat_at = self._clock.monotonic()
@@ -129,7 +131,7 @@ class PeriodicThread:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, or abandon it if its duty does not return. Idempotent."""
+        """End the thread, or abandon it if a duty does not return in time. Idempotent."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(CLOSE_WAIT_S)
@@ -141,13 +143,13 @@ class PeriodicThread:
             for duty in self._duties:
                 try:
                     duty(now)
-                except BaseException as error:  # the other duties run after any error
+                except BaseException as error:  # whatever the error is, the other duties must run
                     self._log(duty, error)
 
     def _log(self, duty: Duty, error: BaseException) -> None:
         if (duty, type(error)) not in self._logged:
             self._logged.add((duty, type(error)))
-            with suppress(Exception):  # a broken log must not stop the thread either
+            with suppress(Exception):  # an error of the log must not stop the thread
                 name = getattr(duty, "__qualname__", repr(duty))
                 LOG.error(
                     "unexpected error in a periodic thread; the thread continues, and further errors are not logged",
@@ -157,10 +159,11 @@ class PeriodicThread:
 
 
 class Watchdog(PeriodicThread):
-    """The watchdog's thread. `watched` is the identifier of the consume loop's thread, set before the start.
+    """The watchdog's thread. `watched` is the identifier of the consume loop's thread, and is set before the start.
 
-    `calls()` returns the running calls of executors. At every check the `duties` run first. Then `on_hang(hang, stack)`
-    is called once for each hanging record, and again when the hang exceeds the limit. The owner then ends the process.
+    `calls()` returns the running calls of executors. At every check, the `duties` run first. `on_hang(hang, stack)` is
+    called once for each hanging record, and again when the hang exceeds the limit. The second call should end the
+    process.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class Watchdog(PeriodicThread):
         self.in_hand: tuple[InHand, ...] = ()
 
     def _remind(self, now: float) -> None:
-        """Ask the loop once a second to do the work that cannot wait for the end of its batch."""
+        """Request the work that cannot wait for the end of the loop's batch, once a second."""
         if now - self._reminded_at >= 1.0:
             self._watch.due, self._reminded_at = True, now
 
@@ -217,8 +220,8 @@ class SetupHangs(Exception):
 
 
 class SetupWatch:
-    """The running `setup` of the handler, to which the limits of handler calls apply. Times are in seconds. The thread
-    that waits for `setup` uses `running`, the watchdog uses `overdue`."""
+    """Applies the limits of handler calls, in seconds, to the handler's `setup`. The thread that waits for `setup` uses
+    `running`. The watchdog calls `overdue`."""
 
     def __init__(self, spec: str, *, timeout_s: float, limit_s: float, clock: Clock) -> None:
         self._spec = spec
@@ -236,7 +239,7 @@ class SetupWatch:
             self._began = None
 
     def overdue(self, now: float) -> tuple[SetupHangs | None, bool]:
-        """Return the error of an overdue `setup`, or None; and True if the process should end because of it."""
+        """Return the error of an overdue `setup`, or None, and True if the process should end because of this error."""
         began = self._began
         if began is None or now - began < min(self._timeout_s, self._limit_s):
             return None, False

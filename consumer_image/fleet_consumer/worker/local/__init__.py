@@ -1,1 +1,1 @@
-"""Local run of a handler (`fleet-consumer run --local`): does the work of the operator and the pods on one machine."""
+"""Local run of a handler (`fleet-consumer run --local`): replaces the operator and the pods on the user's machine."""

@@ -1,6 +1,6 @@
-"""Documents of a YAML file, parsed as strictly as by kubectl.
+"""Documents of a YAML file, parsed as strictly as kubectl does.
 
-This is the only module of the worker that needs PyYAML, which the image lacks. Import it only to read a file.
+Only this module of the worker needs PyYAML, which the image does not contain. Import it only to read a file.
 """
 
 from typing import Any, Final
@@ -11,7 +11,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a repeated field. PyYAML would silently use its last value."""
+    """Loader that refuses a repeated field. PyYAML alone would silently use the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def documents(text: str) -> list[Any]:
-    """Return the documents that are not empty. Raises ValueError with a one-line message."""
+    """Return the non-empty documents in a YAML text. Raises ValueError with a one-line message."""
     try:
         return [found for found in yaml.load_all(text, _Loader) if found is not None]
     except yaml.MarkedYAMLError as error:

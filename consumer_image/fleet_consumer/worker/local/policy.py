@@ -1,4 +1,4 @@
-"""Retry policy of a local run, from a RetryPolicy's manifest or a list of delays."""
+"""The retry policy of a local run, from the manifest of a RetryPolicy or from a list of delays."""
 
 import argparse
 import json
@@ -17,12 +17,12 @@ KIND: Final = "RetryPolicy"
 NAME: Final = r"[a-z]([-a-z0-9]*[a-z0-9])?"
 NAME_CHARACTERS_MAX: Final = 63
 SHORT_NAME: Final = "local"
-"""Name of a policy that was made from a list of delays. The headers of records contain it."""
+"""Name of the policy for a list of delays. Headers of retried records contain this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPolicy:
-    """One policy, as the operator would publish it. `content` is that of its only revision."""
+    """A policy as the operator would publish it. `content` is the content of the only revision."""
 
     name: str
     content: Mapping[str, Any]
@@ -53,7 +53,7 @@ def policy_of(options: argparse.Namespace) -> LocalPolicy | None:
 
 
 def read_manifest(path: str) -> dict[str, Any]:
-    """Return the only RetryPolicy among a file's documents. Raises SettingsInvalid."""
+    """Return the RetryPolicy in a file, which must contain exactly one. Raises SettingsInvalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -74,7 +74,7 @@ def read_manifest(path: str) -> dict[str, Any]:
 
 
 def _documents(text: str) -> list[Any]:
-    """Return the YAML documents in a text; without PyYAML, the text's only JSON document. Raises SettingsInvalid."""
+    """Parse a text as YAML documents, or as one JSON document if PyYAML is missing. Raises SettingsInvalid."""
     try:
         from fleet_consumer.worker.local.manifest import documents
     except ImportError:

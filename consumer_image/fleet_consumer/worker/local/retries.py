@@ -1,8 +1,8 @@
 """The retry worker of a local run: a second process, in place of the separate pods of a cluster.
 
-It is not a thread, because a handler may rely on one call at a time and on one `setup` per process. A shared folder
-holds settings and policies, and the counts that the retry process writes. The retry process runs until its standard
-input closes, which happens when the main process stops it or dies.
+A thread would not do, because a handler may rely on one call at a time and on one `setup` per process. A shared folder
+contains the settings, the policies, and the counts that the retry process writes. The retry process runs until its
+standard input closes: when the main process stops it, or when the main process dies.
 """
 
 import contextlib
@@ -40,21 +40,21 @@ LOG = logging.getLogger("fleet_consumer.worker")
 COUNTS_FILE: Final = "counts.json"
 
 REPORT_S: Final = 0.5
-"""Interval in seconds at which the retry process writes its counts."""
+"""Seconds between two writes of the retry process's counts."""
 KILL_GRACE_S: Final = 10.0
-"""Time in seconds after the drain and close timeouts, within which the retry process's own watchdog should end it."""
+"""Seconds after the drain and close timeouts in which the retry process's own watchdog should end the process."""
 SIGNALLED: Final = 128
-"""Added to a signal's number, it gives the exit code of a process that the signal ended, as in a shell."""
+"""The exit code of a process that was ended by a signal is this number plus the signal's number, as in a shell."""
 
 COUNT_S: Final = 2.0
-"""Interval in seconds at which waiting records are counted."""
+"""Seconds between two counts of the waiting records."""
 ANSWER_S: Final = 10.0
-"""Timeout of a request in seconds. Without a response the count is unknown."""
+"""Timeout of a request in seconds. After a timeout, the count is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Deliveries in the retry process by outcome, and its current error."""
+    """Numbers of the retry process's deliveries by outcome, and its current error (empty without an error)."""
 
     done: int = 0
     failed: int = 0
@@ -66,8 +66,8 @@ class Counts:
 class Waiting:
     """Counts the records that wait in a group's retry and redrive topics, including those of earlier runs.
 
-    After `start`, a thread computes the number from the brokers' offsets. `flow` maps these topics to their partition
-    counts.
+    After `start`, a thread computes the number from committed offsets and end offsets. `flow` maps the topics to their
+    partition counts.
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, flow: Mapping[str, int]) -> None:
@@ -84,7 +84,7 @@ class Waiting:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, which takes at most the timeout of a request, and count a last time."""
+        """Stop the thread, within the timeout of its current request, and count a last time."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -100,7 +100,7 @@ class Waiting:
             while not self._closed.is_set():
                 try:
                     self.count = self._ask(consumer)
-                except Exception:  # a dead thread would leave an outdated count
+                except Exception:  # if the thread ended, the count would be outdated
                     self.count = None
                     LOG.exception("unexpected error while counting waiting records; retrying")
                 self._closed.wait(COUNT_S)
@@ -119,8 +119,8 @@ class Waiting:
 class RetryProcess:
     """Context manager in the main process that starts and stops the retry process.
 
-    `folder` holds the settings, `drain_s` is their drain timeout in seconds. If the retry process ends early, the main
-    worker drains.
+    `folder` contains the settings; `drain_s` is their drain timeout in seconds. If the retry process ends early, the
+    main worker stops as well.
     """
 
     def __init__(self, folder: Path, drain_s: float, waiting: Waiting) -> None:
@@ -132,8 +132,8 @@ class RetryProcess:
         self._code: int | None = None
 
     def __enter__(self) -> "RetryProcess":
-        # -P keeps the current folder off the import path; the settings name the handler's folder. The separate process
-        # group ensures that Ctrl-C reaches only the main process, which then stops the retry process cleanly.
+        # -P keeps the current folder off the import path, because the settings contain the handler's folder. In its own
+        # process group, the retry process gets no Ctrl-C. The main process then stops the retry process cleanly.
         command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local.retries", str(self._folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         self.waiting.start()
@@ -146,14 +146,14 @@ class RetryProcess:
 
     @property
     def counts(self) -> Counts:
-        """The counts that the retry process wrote last."""
+        """The last counts that the retry process wrote; all 0 before the first."""
         try:
             return Counts(**json.loads((self._folder / COUNTS_FILE).read_text()))
         except (OSError, ValueError, TypeError):
             return Counts()
 
     def check_running(self) -> None:
-        """Drain the main worker if the retry process has ended. Any thread except the main one."""
+        """Stop the main worker if the retry process has ended unexpectedly. Any thread except the main thread."""
         assert self._process is not None, "it was started"
         code = self._process.poll()
         if code is not None and not self._expected:
@@ -163,13 +163,13 @@ class RetryProcess:
             print(f"fleet-consumer: RetryWorkerEnded: {message}", file=sys.stderr)
 
     def stop(self) -> int:
-        """End the retry process, by SIGKILL if it takes too long, and return its exit code. Idempotent."""
+        """Stop the retry process and return its exit code. After a timeout, SIGKILL is used. Idempotent."""
         process = self._process
         assert process is not None, "it was started"
         assert process.stdin is not None, "it is a pipe"
         if self._code is None:
             self._expected = True
-            # Sends a byte as well as closing the pipe, because processes that a handler forked may keep the pipe open.
+            # Also send a byte, because processes that a handler forked may keep the pipe open after this close.
             with contextlib.suppress(OSError):
                 process.stdin.write(b"\n")
                 process.stdin.close()
@@ -188,7 +188,7 @@ def _exit_code(code: int) -> int:
 
 
 def end_main_thread() -> None:
-    """Send SIGTERM to the main thread, so that its worker drains. Any thread."""
+    """Send SIGTERM to the main thread, whose worker then stops cleanly. Any thread."""
     ident = threading.main_thread().ident
     assert ident is not None, "the main thread runs"
     if hasattr(signal, "pthread_kill"):
@@ -198,7 +198,7 @@ def end_main_thread() -> None:
 
 
 def prepare(folder: Path, settings: Mapping[str, Any], policies: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the retry process's files, and return the settings that both processes use."""
+    """Write the files of the retry process to `folder`, and return the settings for both processes."""
     policy_file = folder / POLICIES_FILE
     policy_file.write_text(json.dumps(policies))
     complete = {**settings, "retry": {"policyFile": str(policy_file)}}
@@ -226,7 +226,7 @@ class RetryReport:
             self.write()
 
     def write(self) -> None:
-        """Write the counts atomically. Errors are ignored: without the folder, nobody reads the counts."""
+        """Replace the file of counts atomically. Errors are ignored, because without the folder no process reads it."""
         counts = Counts()
         if self._state is not None:
             stats, error = self._state.stats, current_error(self._state)
@@ -238,20 +238,20 @@ class RetryReport:
 
 
 class Lifeline:
-    """Shuts the retry process down cleanly when its standard input closes or delivers a byte, or its parent exits."""
+    """Stops the retry process cleanly when its standard input closes or delivers a byte, or when its parent exits."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._parent = os.getppid()
         self.cut = False
-        """True if the main process has ended, so that nobody reads the counts."""
+        """True if the main process has ended, so no process reads the counts any longer."""
 
     def hold(self) -> None:
-        """Start to watch standard input; returns at once."""
+        """Start a thread that watches standard input."""
         threading.Thread(target=self._wait, name="lifeline", daemon=True).start()
 
     def check_parent(self) -> None:
-        """Check the main process itself: children forked by its handler may keep the pipe open after its end."""
+        """Stop if the main process has ended. Its forked children may keep the pipe open after its end."""
         if not self.cut and os.getppid() != self._parent:
             self.cut = True
             end_main_thread()
@@ -259,7 +259,7 @@ class Lifeline:
     def _wait(self) -> None:
         try:
             self.cut = not self._stream.read(1)
-        finally:  # an unreadable input counts as closed
+        finally:  # if the input cannot be read, it counts as closed
             end_main_thread()
 
 

@@ -1,8 +1,8 @@
 """`fleet-consumer run --local`: runs a handler on the user's machine as in a worker's pod.
 
-The options become the settings that the operator would write, with the same check and the same worker. This module
-creates the managed topics. If that fails nothing starts, because failed records would have no topic. With a retry
-policy, a second process is the retry worker (`retries`).
+The options are converted to the settings that the operator would write. The check and the worker are the same as in a
+pod. This module creates the managed topics. If their creation fails, nothing starts, because failed records would have
+no topic. With a retry policy, a second process is the retry worker (`retries`).
 """
 
 import argparse
@@ -38,17 +38,17 @@ from fleet_consumer.worker.session import Session
 from fleet_consumer.worker.stats import Stats
 
 COMMIT_S: Final = 1
-"""Commit interval in seconds, shorter than in a cluster, because the shown number of waiting records is computed from
-commits."""
+"""Commit interval in seconds. It is shorter than in a cluster, because the displayed number of waiting records is
+computed from commits."""
 
 TERMINAL_EVERY_S: Final = 1.0
 PLAIN_EVERY_S: Final = 10.0
-"""Interval of the progress line in seconds on streams other than a terminal, where each line is appended. On a terminal
-it is `TERMINAL_EVERY_S`, and the line is overwritten."""
+"""Interval of the progress line in seconds if standard error is not a terminal. On a terminal, the interval is
+`TERMINAL_EVERY_S`, and each line overwrites the previous line."""
 
 
 def run_local(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    """Check the settings, create topics, and run until Ctrl-C; return the exit code. Prints an error on one line."""
+    """Check the settings, create topics, run until Ctrl-C, and return the exit code. Errors are printed on one line."""
     try:
         return _run(options, environment)
     except KeyboardInterrupt:  # Ctrl-C before the worker handles signals itself
@@ -96,7 +96,7 @@ def _run_with_retries(
     environment: Mapping[str, str],
     progress: "ProgressPrinter",
 ) -> int:
-    """Run both roles until Ctrl-C. The main worker is stopped first, because its failed records need a retry worker."""
+    """Run both workers until Ctrl-C. The main worker stops first, so its last failed records can still be retried."""
     revision = naming.content_hash(policy.content)
     policies = render_policies(
         policy.name,
@@ -117,7 +117,7 @@ def _run_with_retries(
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the content of worker.json for these options. Raises SettingsInvalid."""
+    """Convert the options to the content of worker.json. Raises SettingsInvalid."""
     connection = connection_of(options)
     if bool(options.topic) == (options.topic_pattern is not None):
         raise SettingsInvalid("--topic", "give --topic (once or more) or --topic-pattern")
@@ -173,7 +173,7 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     name, _, attribute = options.local.partition(":")
     parts = name.split(".")
     if attribute and parts[-1] != "py" and all(part.isidentifier() for part in parts):
-        # A callable as in a fleet's spec, imported from the working directory.
+        # A callable in the same form as in a fleet's spec, imported from the working directory.
         return {"python": {"callable": options.local, "path": str(Path.cwd())}, "http": None}, parts[-1]
     file = Path(name).resolve()
     if file.suffix != ".py" or not file.stem.isidentifier():
@@ -186,8 +186,8 @@ def _handler_of(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _default_callable(file: Path) -> str:
-    """Return `handle_batch` if the file defines it and not `handle`, otherwise `handle`. If the file cannot be parsed,
-    return `handle`; the import then reports the error."""
+    """Return `handle_batch` if the file defines only `handle_batch`, otherwise `handle`. If the file cannot be parsed,
+    the later import of `handle` reports the error."""
     try:
         body = ast.parse(file.read_bytes()).body
     except (SyntaxError, ValueError):
@@ -200,7 +200,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        return "somebody"  # a user id of a container may have no name
+        return "somebody"  # in a container, the user id may have no name
 
 
 def _plain(text: str) -> str:
@@ -213,9 +213,10 @@ def _refuse(result: CheckResult) -> int:
 
 
 class ProgressPrinter:
-    """Writes the progress line of a run to `stream` periodically; with `retries`, it shows the sums of both processes.
+    """Writes the progress line of a run to `stream` periodically. With `retries`, the line shows the sums of both
+    processes.
 
-    It also ends the run cleanly when the reader of one of `outputs` has closed the stream.
+    If the reader of one of `outputs` closes its stream, the printer stops the run cleanly.
     """
 
     def __init__(self, now: Callable[[], float], stream: TextIO, outputs: Sequence[Output] = ()) -> None:
@@ -234,7 +235,7 @@ class ProgressPrinter:
         self._stats, self._state = state.stats, state
 
     def tick(self, now: float) -> None:
-        """Write the line if due. Called several times a second."""
+        """Write the progress line if it is due. Called several times a second."""
         if not self._ended and any(output.unread() for output in self._outputs):
             self._ended = True
             end_main_thread()
@@ -244,21 +245,21 @@ class ProgressPrinter:
             self._due_at = now + self._every_s
             line = self.line() + self._rate(now)
             if self._terminal:
-                # The cursor returns to the start of the line, so that a log line or a handler's print overwrites it.
+                # Return the cursor to the start of the line, so the next log line or `print` overwrites the progress.
                 columns = shutil.get_terminal_size((100, 24)).columns
                 line = f"\r{ERASE_LINE}{line[: columns - 1]}\r"
             self._stream.write(line if self._terminal else f"{line}\n")
             self._stream.flush()
 
     def end(self) -> None:
-        """Erase the line on a terminal, and print the final counts."""
+        """Print the final counts. On a terminal, first erase the progress line."""
         if self._terminal:
             self._stream.write(ERASE_LINE)
             self._stream.flush()
         print(self.line())
 
     def _rate(self, now: float) -> str:
-        """Return, as text, the records per second of both processes since the previous line."""
+        """Return the text for the records per second of both processes since the previous line."""
         counts = (self._stats, Counts() if self.retries is None else self.retries.counts)
         ended = sum(each.done + each.failed + each.dropped for each in counts)
         before, self._before = self._before, (now, ended)
@@ -267,7 +268,7 @@ class ProgressPrinter:
         return f" rate={(ended - before[1]) / (now - before[0]):.1f}/s"
 
     def line(self) -> str:
-        """Return the numbers of records by outcome, and the state of the membership."""
+        """Return the text of the progress line without the rate: counts, lag, membership state and error."""
         stats, session = self._stats, self._state.session if self._state is not None else None
         counts, retry_error = self._counts(stats)
         if self._state is None or session is None:
@@ -282,7 +283,7 @@ class ProgressPrinter:
         )
 
     def _counts(self, stats: Stats) -> tuple[str, str]:
-        """Return the counts of both processes as text, and the retry worker's error."""
+        """Return the text with the counts of both processes, and the retry worker's error."""
         later = Counts() if self.retries is None else self.retries.counts
         counts = (
             f"done={stats.done + later.done} failed={stats.failed + later.failed} "
@@ -290,13 +291,13 @@ class ProgressPrinter:
         )
         if self.retries is not None:
             counts += f" retried={stats.retried + later.retried}"
-            if (count := self.retries.waiting.count) is not None:  # unknown until the brokers have responded
+            if (count := self.retries.waiting.count) is not None:  # None until the brokers have responded
                 counts += f" waiting={count}"
         return counts, later.error
 
 
 def _lag(session: Session) -> str:
-    """Return the lag of all partitions as text; empty while any end offset is unknown."""
+    """Return the text for the total lag of all partitions; empty while any end offset is unknown."""
     partitions = dict(session.loop.partitions)
     ends = session.loop.ends.current(partitions) if partitions else {}
     lags = [lag_of(partition, ends.get(each)) for each, partition in partitions.items()]

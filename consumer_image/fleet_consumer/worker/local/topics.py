@@ -1,7 +1,7 @@
-"""Creation and correction of a local run's managed topics, in place of the operator.
+"""Creates a local run's managed topics and corrects their settings, as the operator does in a cluster.
 
-Retention is never lowered, because records of an earlier run may wait under another policy. The retry topics of that
-policy are still read.
+Retention is never lowered, because records of an earlier run with another policy may still wait. The retry topics of
+the earlier policy are still read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,11 +34,11 @@ from fleet_consumer.worker.local.policy import LocalPolicy
 
 REQUEST_TIMEOUT_S: Final = 10.0
 SETTLE_S: Final = 60.0
-"""Timeout in seconds until the brokers know a created topic. Usually this takes less than a second."""
+"""Longest wait in seconds until all brokers know a new topic. Usually this takes less than a second."""
 SETTLE_POLL_S: Final = 0.1
 
 CREATED: Final = frozenset({ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT})
-"""Error codes after which a topic exists or will exist. After a timeout, the broker still creates the topic."""
+"""Error codes after which the topic exists or will exist: after a timeout, the broker still creates the topic."""
 NEVER_LOWERED: Final = frozenset({RETENTION, SIZE})
 
 
@@ -52,8 +52,8 @@ class TopicsUnusable(Exception):
 class Managed:
     """A group's existing managed topics.
 
-    `flow` maps the topics of the retry worker to their partition counts. `delays` are the delays of these topics as
-    canonical strings. `max_message_bytes` is the size limit of a written record.
+    `flow` maps the retry worker's topics to their partition counts. `delays` are the delays of the retry topics as
+    canonical strings. `max_message_bytes` is the size limit of a record in these topics.
     """
 
     delays: tuple[str, ...]
@@ -62,9 +62,9 @@ class Managed:
 
 
 def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Clock) -> Managed:
-    """Create and correct the group's topics. Raises TopicsUnusable.
+    """Create the group's missing topics and correct the settings of existing topics. Raises TopicsUnusable.
 
-    Without a policy this creates only the failed topic, and `flow` has the topics of earlier runs.
+    Without a policy, only the failed topic is created, and `flow` contains the topics of earlier runs.
     """
     try:
         with closing(NetworkClient(connection_settings(config.brokers, config.name), clock)) as client:
@@ -74,7 +74,7 @@ def prepare_topics(config: WorkerConfig, policy: LocalPolicy | None, clock: Cloc
 
 
 class _Preparation:
-    """One pass over the topics. Raises NetError and TopicsUnusable."""
+    """One run of `prepare_topics`. Raises NetError and TopicsUnusable."""
 
     def __init__(self, config: WorkerConfig, policy: LocalPolicy | None, client: NetworkClient, clock: Clock) -> None:
         self._config = config
@@ -91,7 +91,7 @@ class _Preparation:
         sources = {name: count for name, count in everything.items() if self._is_source(name)}
         sequence = () if self._policy is None else self._policy.sequence
         group_id, prefix = self._config.group_id, naming.retry_topic(self._config.group_id, "")
-        # Includes the delays of existing topics, because records of an earlier run may wait in them.
+        # Include the delays of existing retry topics, because records of an earlier run may wait there.
         existing = {name.removeprefix(prefix) for name in everything if name.startswith(prefix)}
         delays = sorted({*sequence, *filter(naming.is_canonical_delay, existing)}, key=naming.parse_delay)
         source_bytes, failed = self._source_bytes(sources), self._config.failed_topic
@@ -120,12 +120,12 @@ class _Preparation:
         return name in self._config.topics if pattern is None else naming.pattern_matches(pattern, name)
 
     def _source_bytes(self, sources: Iterable[str]) -> int | None:
-        """Return the largest size limit of those source topics whose settings can be read; None if none can be read."""
+        """Return the largest size limit of the source topics with readable settings; None if there are none."""
         limits = [settings.get(SIZE, "") for settings in self._settings(sources, (SIZE,)).values()]
         return max((int(limit) for limit in limits if limit.isdigit()), default=None)
 
     def _settings(self, topics: Iterable[str], names: tuple[str, ...]) -> dict[str, dict[str, str]]:
-        """Return the settings by topic. Topics whose settings the principal may not read are left out."""
+        """Return the settings by topic, without topics whose settings the principal may not read."""
         resources = tuple(
             admin.DescribeConfigsResource(
                 resource_type=admin.TOPIC_RESOURCE, resource_name=topic, configuration_keys=names
@@ -149,7 +149,7 @@ class _Preparation:
         return [topic for topic in wanted if found.get(topic.name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
     def _describe(self, wanted: Iterable[WantedTopic]) -> dict[str, MetadataResponseTopic]:
-        """Return the metadata of topics by name, from any broker."""
+        """Request the topics' metadata from any broker, and return it by topic name."""
         answer = self._client.metadata([topic.name for topic in wanted], timeout_s=REQUEST_TIMEOUT_S)
         return {topic.name: topic for topic in answer.topics if topic.name is not None}
 
@@ -167,8 +167,8 @@ class _Preparation:
                 )
 
     def _correct(self, topics: Iterable[WantedTopic]) -> None:
-        """Correct the settings that the principal may read. Due times need append times, and every record must fit the
-        size limit."""
+        """Correct the settings that the principal may read. Retries need append times as timestamps, and a size limit
+        that fits every record."""
         wanted = {topic.name: topic.configs for topic in topics}
         found = self._settings(wanted, MANAGED_SETTINGS)
         drifts = {name: drifted(wanted[name], seen, never_lowered=NEVER_LOWERED) for name, seen in found.items()}
@@ -182,7 +182,7 @@ class _Preparation:
                 raise TopicsUnusable(f"topic {result.resource_name!r} needs {needed}, which cannot be set: {why}")
 
     def _settled(self, wanted: tuple[WantedTopic, ...]) -> dict[str, int]:
-        """Return the partition counts once the brokers know all topics."""
+        """Wait until the brokers know all topics, and return their partition counts."""
         deadline = self._clock.monotonic() + SETTLE_S
         while True:
             answer = self._describe(wanted)

@@ -1,4 +1,4 @@
-"""Version v1alpha1 of the API group consumerfleet.io: models of the kinds, and types and reasons of conditions."""
+"""Version v1alpha1 of the API group consumerfleet.io: models of the kinds, and the types and reasons of conditions."""
 
 from fleet_operator.api.v1alpha1.backfill import Backfill
 from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup

@@ -18,7 +18,8 @@ from fleet_operator.api.v1alpha1.model import (
 )
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Maximum length of a Backfill's name, so that its Spark applications and pods get names short enough for Spark."""
+"""Maximum length of a Backfill's name. Spark limits the length of names of applications and pods, which contain the
+Backfill's name."""
 
 DeadlineSeconds = Annotated[int, Field(ge=10, le=86_400)]
 ImageName = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -33,15 +34,15 @@ SampleSize = Annotated[
         coerce_numbers_to_str=True,
     ),
 ]
-"""The size of a sample: a share of the range such as 0.5%, or a number of offsets."""
+"""Sample size: a percentage of the range, such as 0.5%, or a number of offsets."""
 
 SPARK_CONF: Final = (
     r"^spark[.](memory|network|rpc|shuffle|storage|reducer|io|broadcast|locality|cleaner"
     r"|sql[.](catalog|execution[.]arrow|files|parquet|adaptive|shuffle)|hadoop[.](fs[.](s3a|gs|azure)|parquet))"
     r"[.][A-Za-z0-9_.-]+$|^spark[.](task[.]maxFailures|executor[.]heartbeatInterval|driver[.]maxResultSize)$"
 )
-"""Spark settings that users may set, as in the CRD. Settings that affect more than the run's pods are not allowed, such
-as service accounts, volumes, images, and the submitter's files and classes."""
+"""Pattern of the Spark settings that users may set; the CRD has the same pattern. Settings that affect more than the
+run's pods are not allowed, such as service accounts, volumes, images, and the submitter's files and classes."""
 
 
 class Source(Model):
@@ -52,8 +53,8 @@ class Source(Model):
 
 
 class TimeRange(Model):
-    """A range of times (RFC 3339); the end is exclusive. A partition is read up to its first record at or after
-    the end plus `late_seconds`, or up to the log end if that is None."""
+    """A range of record timestamps (RFC 3339); the end is exclusive. A partition is read up to its first record at or
+    after the end plus `late_seconds`. If `late_seconds` is None, the partition is read up to the log end."""
 
     from_: Annotated[str, Field(alias="from")]
     to: str
@@ -69,7 +70,7 @@ class PartitionRange(Model):
 
 
 class LastRange(Model):
-    """The given number of seconds before the start of the Backfill."""
+    """A range that covers the given number of seconds before the start of the Backfill."""
 
     seconds: Annotated[int, Field(ge=1, le=INT32_MAX)]
 
@@ -85,7 +86,7 @@ class Range(Model):
 
 
 class Filter(Model):
-    """Filter of records within the range; a record must meet all criteria that are set."""
+    """Selects records within the range. A record must match all criteria that are set."""
 
     key_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     header_equals: Annotated[dict[str, Annotated[str, Field(max_length=1024)]], Field(max_length=16)] = Field(
@@ -109,7 +110,8 @@ class Guard(Model):
 
 
 class Compare(Model):
-    """A second handler: `callable` with either `config_map_ref` or `image`, or `self` to run the live handler twice."""
+    """The second handler of a comparison: either `callable` with `config_map_ref` or `image`, or `self`, which runs the
+    live handler twice."""
 
     itself: Annotated[bool | None, Field(alias="self")] = None
     callable: CallableName | None = None
@@ -120,7 +122,7 @@ class Compare(Model):
 
 
 class NoSink(Model):
-    """A sink that writes nothing: returned records are only counted."""
+    """A sink that writes nothing. Records that the handler returns are only counted."""
 
 
 class SinkTopic(Model):
@@ -147,7 +149,7 @@ class ParquetSink(Model):
 
 
 class Column(Model):
-    """A column of a table; `field` is a path in the record value."""
+    """A column of the sink's table. `field` is a path in the record value, such as `meta.at`."""
 
     name: Annotated[str, Field(max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
     type: Annotated[
@@ -179,8 +181,8 @@ class TableSink(ParquetSink):
 
 
 class Sink(Model):
-    """Destination of returned records; exactly one of the first four fields is set. `secret_ref` names the Secret with
-    the credentials of the object store."""
+    """Destination of the records that the handler returns; exactly one of the first four fields is set. `secret_ref`
+    names the Secret with the credentials of the object store."""
 
     none: NoSink | None = None
     topic: SinkTopic | None = None
@@ -190,12 +192,12 @@ class Sink(Model):
 
     @property
     def files(self) -> ParquetSink | None:
-        """The sink if it writes files, otherwise None."""
+        """The sink that writes files (Parquet or a table); None if the sink writes no files."""
         return self.table or self.parquet
 
 
 class Deadlines(Model):
-    """Times in seconds after which an attempt is ended if it has not started, or has made no progress."""
+    """Seconds after which the operator ends an attempt whose driver has not started, or makes no progress."""
 
     start_seconds: DeadlineSeconds = 300
     progress_seconds: DeadlineSeconds = 900
@@ -215,7 +217,7 @@ class ExecutorSize(DriverSize):
 
 
 class Placement(Model):
-    """Nodes and priority of a run's pods; None keeps the value in the group's template."""
+    """Nodes and priority of a run's pods. For a field that is None, the group's template applies."""
 
     node_selector: Annotated[dict[str, str], Field(max_length=32)] | None = None
     tolerations: Annotated[tuple[dict[str, Any], ...], Field(max_length=32)] | None = None
@@ -223,7 +225,7 @@ class Placement(Model):
 
 
 class DynamicAllocation(Model):
-    """Lets the number of executors follow the amount of work."""
+    """Spark's dynamic allocation: the number of executors follows the amount of work."""
 
     min_executors: Annotated[int, Field(ge=1, le=1000)] = 1
 
@@ -265,12 +267,12 @@ class Backfill(RunResource):
 
     @property
     def only_counts(self) -> bool:
-        """True for a dry run without a sample, which handles no record and needs only the brokers."""
+        """True for a dry run without a sample. Such a run only asks the brokers for offsets and handles no records."""
         return self.spec.dry_run and self.spec.range.sample is None
 
     @property
     def played(self) -> Self:
-        """The Backfill to run: itself, or for a dry run with a sample a copy that compares and writes nothing."""
+        """The Backfill to run. For a dry run with a sample, a copy without a sink and without a comparison."""
         if not self.spec.dry_run or self.only_counts:
             return self
         nowhere = {"sink": Sink(none=NoSink()), "on_error": "Skip", "compare": None}
@@ -291,7 +293,7 @@ class Backfill(RunResource):
 
     @property
     def retries(self) -> int:
-        """The last value of `spec.retry` on which the operator has acted."""
+        """The last value of `spec.retry` for which the operator has started an attempt."""
         found = self.status.get("retries")
         return found if isinstance(found, int) else 0
 
@@ -301,7 +303,7 @@ class Backfill(RunResource):
 
     @property
     def takes_handler(self) -> bool:
-        """True if the newest attempt copies the group's handler: it is the first one, or the first after a retry."""
+        """True if the newest attempt copies the group's handler: the first attempt, and the first after a retry."""
         return self.attempts <= 1 or self.attempts == self.status.get("handlerAttempt")
 
     @property

@@ -1,7 +1,7 @@
-"""Defines the types and reasons of conditions that the operator writes, and merges conditions into a status.
+"""Constants for all types and reasons of conditions that the operator writes, and functions that merge conditions.
 
-All types and reasons are constants in this module. A condition's `lastTransitionTime` changes only with its status (API
-conventions), so that an unchanged failure stays the same byte for byte.
+A condition's `lastTransitionTime` changes only with its status (Kubernetes API conventions). An unchanged failure
+therefore leaves the object's status unchanged byte for byte.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,33 +12,33 @@ Status = Literal["True", "False", "Unknown"]
 
 REASON_CHARACTERS_MAX: Final = 128
 UNNAMED: Final = "Unnamed"
-"""Reason that replaces an empty reason, because the API server refuses an empty reason."""
+"""Replaces an empty reason, which the API server refuses."""
 MESSAGE_CHARACTERS_MAX: Final = 1024
-"""Length to which messages are cut, because they may contain text of other programs. The API server allows 32 KiB; a
-terminal shows much less."""
+"""Maximum length of a condition's message; longer messages are cut. A message may contain text of other programs. The
+API server allows 32 KiB; a terminal shows much less."""
 
 # --- types -----------------------------------------------------------------------------------------------------------
-READY: Final = "Ready"  # the newest revision runs, all its workers are ready, and their group has been Stable
+READY: Final = "Ready"  # the newest revision runs, its workers are ready, and the Kafka group has been Stable
 PROGRESSING: Final = "Progressing"  # the newest revision is being rolled out to the workers
-SERVING: Final = "Serving"  # workers of some revision handle records
+SERVING: Final = "Serving"  # ready workers handle records, whatever their revision
 STALLED: Final = "Stalled"  # the newest revision is refused; kstatus (Helm, Flux) counts this condition as a failure
 CLUSTER_REACHABLE: Final = (
     "ClusterReachable"  # the observer can connect to the brokers with the credentials of the KafkaCluster
 )
 LAG_KNOWN: Final = "LagKnown"  # lag, members and state are up to date
-SCALING_ACTIVE: Final = "ScalingActive"  # the operator chooses the number of replicas
-SCALING_LIMITED: Final = "ScalingLimited"  # a bound keeps the fleet from reaching the computed size
-PAUSED: Final = "Paused"  # the fleet is suspended, or an annotation asks the operator not to act
+SCALING_ACTIVE: Final = "ScalingActive"  # the number of workers follows the load
+SCALING_LIMITED: Final = "ScalingLimited"  # a limit keeps the fleet from its computed size
+PAUSED: Final = "Paused"  # the fleet is suspended, or an annotation stops the operator
 STUCK: Final = "Stuck"  # a partition does not advance beyond a record
 DEGRADED: Final = "Degraded"  # a problem needs attention, even if the fleet still works
 TOPICS_READY: Final = "TopicsReady"  # source, output and failed topics exist
 GROUP_SHARED: Final = "GroupShared"  # the Kafka group has members that are not workers of the fleet
 UPGRADE_AVAILABLE: Final = (
-    "UpgradeAvailable"  # the operator would now choose another image or pod template for the workers
+    "UpgradeAvailable"  # the operator would give a new group another image, connection or pod template
 )
 COMPLETE: Final = "Complete"  # a run has processed all chosen records; also the reason of Progressing after a rollout
 FAILED: Final = "Failed"  # a run has failed, or has ended because its ConsumerGroup was deleted
-SPARK_AVAILABLE: Final = "SparkAvailable"  # SparkApplications can be created
+SPARK_AVAILABLE: Final = "SparkAvailable"  # the API server accepts SparkApplications
 RANGE_RESOLVED: Final = "RangeResolved"  # a Backfill's range has been resolved to offsets
 HANDLER_SUPPORTED: Final = "HandlerSupported"  # a Backfill can run the group's handler
 OFFSETS_TOPIC_SIZED: Final = "OffsetsTopicSized"  # __consumer_offsets has the settings that the KafkaCluster asks for
@@ -212,7 +212,7 @@ SCALED_BY_LOAD: Final = "ScaledByLoad"
 SCALE_FIELD_IGNORED: Final = "ScaleFieldIgnored"
 DRY_RUN: Final = "DryRun"
 LOAD_UNKNOWN: Final = "LoadUnknown"
-"""The other reasons of ScalingActive, and all reasons of ScalingLimited, are values of `status.limit`."""
+"""Reason of ScalingActive. Its other reasons, and all reasons of ScalingLimited, are values of `status.limit`."""
 RESETTING_OFFSETS: Final = "ResettingOffsets"
 OFFSET_RESET_WAITS: Final = "OffsetResetWaits"
 OFFSET_RESET_CANCELLED: Final = "OffsetResetCancelled"
@@ -240,7 +240,7 @@ UPGRADING: Final = "Upgrading"
 
 # --- reasons: a Redrive ----------------------------------------------------------------------------------------------
 GROUP_NOT_FOUND: Final = "GroupNotFound"
-GROUP_INVALID: Final = "GroupInvalid"  # the ConsumerGroup, or its state, cannot be read
+GROUP_INVALID: Final = "GroupInvalid"  # the ConsumerGroup or its OperatorState cannot be read
 GROUP_DELETED: Final = "GroupDeleted"
 RETRY_NOT_CONFIGURED: Final = "RetryNotConfigured"
 GROUP_SUSPENDED: Final = "GroupSuspended"
@@ -302,7 +302,7 @@ ALL_HANDLED: Final = "AllHandled"
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition without times, which are set when the condition is merged into a status."""
+    """One condition without `lastTransitionTime`, which `with_conditions` sets."""
 
     type: str
     status: Status
@@ -317,9 +317,12 @@ def with_conditions(
     generation: int,
     previous: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the status with these conditions, in the order of `new`, and the generation. A condition keeps its
-    `lastTransitionTime` if it had the same status in `previous` (the status before this change, by default `status`).
-    Conditions that only `previous` has are dropped, because the operator owns the whole list."""
+    """Return `status` with the conditions `new`, in this order, and `generation` as `observedGeneration`.
+
+    `previous` is the status before this change, by default `status`. A condition keeps its `lastTransitionTime` if
+    `previous` has it with the same status. Conditions that only `previous` has are dropped, because the operator owns
+    the whole list.
+    """
     known = (status if previous is None else previous).get("conditions") or ()
     before = {condition.get("type"): condition for condition in known}
     merged = []
@@ -342,8 +345,10 @@ def with_conditions(
 def invalid_status(
     kinds: Iterable[str], reason: str, message: str, body: Mapping[str, Any], now_text: str
 ) -> dict[str, Any]:
-    """The status of an object that the CRD should have refused: the last known status, with conditions of the types
-    `kinds` that give the reason why the object is not reconciled."""
+    """The status of an object that the CRD should have refused.
+
+    This is the last known status, with conditions of the types `kinds` that explain why the object is not reconciled.
+    """
     verdicts = (Condition(kind, "False" if kind == READY else "Unknown", reason, message) for kind in kinds)
     return with_conditions(body.get("status") or {}, verdicts, now_text, body["metadata"].get("generation", 0))
 

@@ -21,7 +21,8 @@ from fleet_operator.api.v1alpha1.model import (
 from fleet_operator.api.v1alpha1.refs import default_group_id
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Maximum length of a ConsumerGroup's name, so that the names of its children have at most 63 characters."""
+"""Maximum length of a ConsumerGroup's name. With their suffixes, names of its child objects have at most 63
+characters."""
 
 REPLICAS_MAX: Final = 1000
 
@@ -50,14 +51,14 @@ class HttpHandler(Model):
 
 
 class Decode(Model):
-    """Settings for the conversion of record keys and values to Python values for the handler."""
+    """Decoders that convert record keys and values to Python values for the handler."""
 
     key: Decoder = "Bytes"
     value: Decoder = "Bytes"
 
 
 class Handler(Model):
-    """The handler of records; exactly one of `python` and `http` is set."""
+    """The handler that processes the records; exactly one of `python` and `http` is set."""
 
     python: PythonHandler | None = None
     http: HttpHandler | None = None
@@ -108,14 +109,17 @@ class ConsumerSettings(Model):
 
 
 class ProducerSettings(Model):
-    """Settings of the producers of outputs, retries and failed records."""
+    """Settings of the producers that write outputs, retries and failed records."""
 
     properties: Properties = Field(default_factory=dict)
 
 
 class ManagedTopics(Model):
-    """Settings of the retry, redrive and failed topics; settings that are not set are derived. They are not in
-    `spec.retry`, because every group has a failed topic, and removing `spec.retry` must not change this topic."""
+    """Settings of the retry, redrive and failed topics; the operator derives settings that are None.
+
+    These settings are not part of `spec.retry`, because every group has a failed topic. Removing `spec.retry` must not
+    change this topic.
+    """
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -137,7 +141,7 @@ class Retry(Model):
 
 
 class Offsets(Model):
-    """Settings of offsets: the records to skip, and whether the committed offsets of an empty group may expire."""
+    """The records to skip, and the choice to keep the committed offsets of an empty group or to let them expire."""
 
     expiry: Literal["Keep", "Allow"] = "Keep"
     skip: Annotated[tuple[PartitionOffset, ...], Field(max_length=100)] = ()
@@ -157,7 +161,7 @@ class ScalingSchedule(Model):
 
 
 class Scaling(Model):
-    """Scales the number of workers by load. Without it, the number is fixed."""
+    """Scaling of the number of workers by load. If a ConsumerGroup has no `spec.scaling`, the number is fixed."""
 
     min_replicas: Replicas = 1
     max_replicas: Annotated[int, Field(ge=1, le=REPLICAS_MAX)] | None = None
@@ -172,12 +176,12 @@ class Scaling(Model):
 
     @property
     def acts(self) -> bool:
-        """True if scaling decisions are carried out and not only shown."""
+        """True if scaling decisions are applied; False if the status only shows them."""
         return not (self.paused or self.dry_run)
 
 
 class Deletion(Model):
-    """Actions in Kafka when the ConsumerGroup is deleted."""
+    """What the operator deletes in Kafka when the ConsumerGroup is deleted."""
 
     group: Literal["Keep", "Delete"] = "Keep"
     retry_topics: Literal["Keep", "Drain", "Delete"] = "Keep"
@@ -190,7 +194,7 @@ class TemplateMetadata(Model):
 
 
 class SeccompProfile(Model):
-    """A filter of system calls; `Unconfined` is not allowed."""
+    """A pod's seccomp profile; `Unconfined` is not allowed."""
 
     type: Literal["RuntimeDefault", "Localhost"]
     localhost_profile: Annotated[str, Field(max_length=1024)] | None = None
@@ -207,7 +211,7 @@ class PodSecurityContext(Model):
 
 
 class PodSpec(Model):
-    """The allowed fields of a pod's spec. Values of Kubernetes' own types are copied unchanged."""
+    """The fields of a pod's spec that users may set. Values of Kubernetes types are copied unchanged."""
 
     containers: tuple[dict[str, Any], ...] = ()
     init_containers: tuple[dict[str, Any], ...] = ()
@@ -228,7 +232,7 @@ class PodSpec(Model):
 
 
 class Template(Model):
-    """The allowed subset of a pod template."""
+    """The fields of a pod template that users may set."""
 
     metadata: TemplateMetadata = TemplateMetadata()
     spec: PodSpec = PodSpec()
@@ -243,11 +247,11 @@ class Template(Model):
 
 
 DRAIN_MARGIN_S: Final = 10
-"""Seconds that a drain may take in addition to the handler's timeout."""
+"""Default drain time of a worker in seconds, in addition to the handler's timeout."""
 
 
 class Rollout(Model):
-    """Deadlines of the rollout of a new revision, and the drain time of a worker that stops."""
+    """Deadlines for the rollout of a new revision, and the drain time of a stopping worker."""
 
     progress_deadline_seconds: Seconds = 600
     check_deadline_seconds: Seconds = 300
@@ -277,7 +281,7 @@ class ConsumerGroupSpec(Model):
 
     @property
     def drain_seconds(self) -> int:
-        """Seconds after SIGTERM within which a worker can finish the records that its handler is processing."""
+        """Seconds that a worker has after SIGTERM to finish the records in its handler."""
         given = self.rollout.drain_seconds
         return self.handler.timeout_seconds + DRAIN_MARGIN_S if given is None else given
 
@@ -291,8 +295,7 @@ class ConsumerGroup(CustomResource):
 
     @property
     def source_topics(self) -> tuple[str, ...]:
-        """Topics that the spec names; empty for a pattern, because its topics are known only from a poll of the
-        cluster."""
+        """Topics that the spec names. Empty for a topic pattern, whose topics are known only from the Kafka cluster."""
         return self.spec.topics or ()
 
     @property

@@ -1,8 +1,8 @@
 """Explanations of the words that statuses show: types and reasons of conditions, phases, limits of scaling.
 
-They are data (`explanations.toml`), in groups, each in the order in which a person should read it. The page
-docs/conditions.md is generated from them, and `kubectl fleet explain` and the console show them. A test compares the
-words with the code, in both directions.
+The explanations are in the data file `explanations.toml`, in groups, sorted by urgency. The page docs/conditions.md is
+generated from this file, and `kubectl fleet explain` and the console show the explanations. A test checks that every
+word of the code has an explanation, and that every explained word is in the code.
 """
 
 import tomllib
@@ -15,8 +15,12 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One word: `meaning` in one or two sentences, the first command to run, and the place in docs/ with the details
-    (a link relative to that folder, such as `retries.md#budget`)."""
+    """The explanation of one word.
+
+    - `meaning`: one to three sentences.
+    - `command`: the first command to run.
+    - `page`: the section with the details, as a link relative to docs/, such as `retries.md#budget`.
+    """
 
     word: str
     meaning: str
@@ -33,8 +37,8 @@ def _load() -> dict[str, tuple[Explanation, ...]]:
 
 
 GROUPS: Final[Mapping[str, tuple[Explanation, ...]]] = MappingProxyType(_load())
-"""All explanations by group, in the order of the file."""
+"""All explanations, keyed by group, in the order of the file."""
 EXPLANATIONS: Final[Mapping[str, Explanation]] = MappingProxyType(
     {explanation.word: explanation for explanations in GROUPS.values() for explanation in explanations}
 )
-"""The explanation of each word."""
+"""All explanations, keyed by word."""

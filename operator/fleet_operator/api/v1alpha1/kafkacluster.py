@@ -1,4 +1,4 @@
-"""KafkaCluster (`kcl`): the connection to a Kafka cluster, and the wanted settings of its `__consumer_offsets`."""
+"""KafkaCluster (`kcl`): the connection to a Kafka cluster, and wanted settings of its topic `__consumer_offsets`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
@@ -12,7 +12,7 @@ from fleet_operator.api.v1alpha1.model import INT32_MAX, CustomResource, Model, 
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 SecretKey = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$")]
 Identity = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f\x7f]+$")]
-"""A user name or client id that is in the object itself, not in a Secret."""
+"""A user name or client id in the KafkaCluster's spec, not in a Secret."""
 _PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _HOST: Final = r"(\[[0-9a-fA-F:.]+(%[^\s\]/,]+)?\]|[0-9a-fA-F.]*:[0-9a-fA-F:.]*|[^\s,:\[\]/]+)"
 _ADDRESS: Final = rf"([A-Za-z0-9_.-]+://)?{_HOST}:{_PORT}"
@@ -23,7 +23,7 @@ CA_KEY: Final = "ca.crt"
 
 
 class CaSecretReference(Model):
-    """CA certificates in a labelled Secret: one key (by default `CA_KEY`), or all keys that match `pattern`."""
+    """CA certificates in a labelled Secret: in `key` (by default `CA_KEY`), or in all keys that match `pattern`."""
 
     name: ObjectName
     key: SecretKey | None = None
@@ -41,7 +41,7 @@ class ClientCertSecretReference(Model):
 
 
 class Tls(Model):
-    """TLS to the brokers. Without `ca_secret_ref` the system's CA certificates are trusted."""
+    """TLS settings of connections to the brokers. Without `ca_secret_ref`, the system's CA certificates are trusted."""
 
     ca_secret_ref: CaSecretReference | None = None
     client_cert_secret_ref: ClientCertSecretReference | None = None
@@ -51,7 +51,7 @@ class OAuth(Model):
     """Source of OAUTHBEARER tokens (client credentials grant)."""
 
     token_endpoint: Annotated[str, Field(min_length=1, max_length=2048, pattern=r"^https://[^\s/?#@]+([/?][^\s#]*)?$")]
-    """Only https: otherwise, any creator of a KafkaCluster could make the operator call its own loopback address."""
+    """Only https. With http, the creator of a KafkaCluster could make the operator call services on its localhost."""
     client_id: Identity | None = None
     scope: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
 
@@ -75,12 +75,13 @@ class Sasl(Model):
 
     @property
     def identity(self) -> str | None:
-        """User name or client id in the spec; None if it is in the Secret."""
+        """The user name or client id in the spec; None if the Secret has it."""
         return self.username if self.oauth is None else self.oauth.client_id
 
     @property
     def secret_keys(self) -> dict[str, str]:
-        """Keys of the Secret, keyed by worker file (`credential_files`). There is none for an identity in the spec."""
+        """Keys of the Secret, keyed by the worker's credential file (`credential_files`). A user name or client id in
+        the spec needs no key."""
         ref = self.secret_ref
         chosen = (
             (ref.username_key, ref.password_key) if self.oauth is None else (ref.client_id_key, ref.client_secret_key)
@@ -92,8 +93,8 @@ class Sasl(Model):
 
 
 class OffsetsTopic(Model):
-    """Wanted settings of `__consumer_offsets`. None keeps a setting as it is. But if `replication_factor` is None, at
-    least 3 replicas are wanted, or one on each live broker if there are fewer brokers."""
+    """Wanted settings of `__consumer_offsets`. A setting that is None stays unchanged, except `replication_factor`:
+    None means at least 3 replicas, or one on each live broker if there are fewer than 3."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] | None = None
     replication_factor: Annotated[int, Field(ge=1, le=32)] | None = None
@@ -110,17 +111,17 @@ class KafkaClusterSpec(Model):
 
     @property
     def connection(self) -> str:
-        """Digest of the addresses and the references to Secrets. The contents of the Secrets are not included."""
+        """Hash of the addresses and of the TLS and SASL settings. The contents of the Secrets are not included."""
         return content_hash(self.model_dump(mode="json", include={"bootstrap_servers", "tls", "sasl"}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterIdentity:
-    """The Kafka cluster that was accepted for a KafkaCluster, from the operator's state.
+    """The Kafka cluster to which a KafkaCluster refers, as recorded in the operator's state.
 
-    - `cluster_id`: None until a broker has reported it.
-    - `answered`: the addresses that have answered, None before the first answer.
-    - `other`: the message about another Kafka cluster that answers; empty if no other cluster answers.
+    - `cluster_id`: None until a broker has reported the cluster id.
+    - `answered`: the bootstrap addresses that have answered; None before the first answer.
+    - `other`: a message if brokers with another cluster id answer; otherwise empty.
     - `had_offsets_topic`: True if `__consumer_offsets` has been observed.
     """
 
@@ -131,7 +132,7 @@ class ClusterIdentity:
 
 
 class KafkaCluster(CustomResource):
-    """A KafkaCluster object. `identity` is not in the object; it comes from the operator's state."""
+    """A KafkaCluster object. `identity` comes from the operator's state, not from the Kubernetes object."""
 
     spec: KafkaClusterSpec
     identity: ClusterIdentity = Field(default_factory=ClusterIdentity, exclude=True)

@@ -1,8 +1,8 @@
-"""Definitions that all kinds share: the base class of the models, object metadata, references.
+"""Base class of the API models, and types that several kinds share: object metadata, references and offsets.
 
 The API server has already validated, pruned and defaulted each object. Unknown keys are ignored, because a newer CRD
-may have fields that this operator does not know. Defaults and bounds are repeated here, because tests and tools build
-objects without an API server; a parity test compares the CRDs with the models.
+may have fields that this operator does not know. The models repeat the CRDs' defaults and bounds, because tests and
+tools build objects without an API server. A test compares the CRDs with the models.
 
 Decision: docs/decisions/0036-api-conventions.md.
 """
@@ -20,17 +20,18 @@ PAUSED_ANNOTATION: Final = "consumerfleet.io/paused"
 RETRY_ROLLOUT_ANNOTATION: Final = "consumerfleet.io/retry-rollout"
 """Annotation of a ConsumerGroup. A refused revision is tried again when the annotation's value changes."""
 ADOPT_ANNOTATION: Final = "consumerfleet.io/adopt"
-"""Annotation of a ConsumerGroup that adopts the fleet of a former ConsumerGroup of the same name."""
+"""Annotation that lets a ConsumerGroup adopt the fleet of a deleted ConsumerGroup of the same name."""
 CANARY_LABEL: Final = "consumerfleet.io/canary"
-"""Label of ConsumerGroups that are upgraded first, if upgrades are done in waves."""
+"""Label of ConsumerGroups that are upgraded first when upgrades run in waves."""
 CREDENTIALS_LABEL: Final = "consumerfleet.io/credentials"
 ALLOWED_ADDRESSES_ANNOTATION: Final = "consumerfleet.io/allowed-addresses"
-"""Annotation of a Secret: the only bootstrap servers and token endpoints (comma-separated) that may receive it."""
+"""Annotation of a Secret: a comma-separated list of the bootstrap servers and token endpoints to which the operator may
+send the Secret's credentials."""
 HANDLER_LABEL: Final = "consumerfleet.io/handler"
 
 TOO_LARGE: Final = "specTooLarge"
-"""Field with a message for the owner, in a cached object that has lost the largest fields of its spec; also the type
-of the validation error."""
+"""Field that replaces the largest fields of an oversized spec in the cache; its value is a message for the owner. Also
+the type of the validation error."""
 
 INT32_MAX: Final = 2**31 - 1
 JSON_INTEGER_MAX: Final = 2**53 - 1
@@ -40,7 +41,7 @@ Phase = Literal[
     "Pending", "Resolving", "StoppingWorkers", "Committing", "Running", "Paused", "Succeeded", "Failed", "Cancelled"
 ]
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
-"""Phases of a run that has ended. Only a Backfill that is reopened leaves such a phase."""
+"""Phases of a run that has ended. They are permanent, except for a Backfill that a retry reopens."""
 
 ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
@@ -51,9 +52,9 @@ CallableName = Annotated[
 PartitionNumber = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Offset = Annotated[int, Field(ge=0, le=JSON_INTEGER_MAX)]
 QUANTITY: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
-"""Pattern of the quantities that the CEL function `isQuantity` accepts; the CRDs check these fields with it."""
+"""Pattern of the quantities that the CEL function `isQuantity` accepts; the CRDs use this function for these fields."""
 Quantity = Annotated[str, Field(max_length=16, pattern=QUANTITY, coerce_numbers_to_str=True)]
-"""A Kubernetes quantity, such as 512Mi, 500m or 2. Only the CRDs limit its value, not this model."""
+"""A Kubernetes quantity, such as 512Mi, 500m or 2. The CRDs limit the value; this model checks only the form."""
 
 
 class Model(BaseModel):
@@ -62,18 +63,19 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return self, which is immutable. Otherwise pydantic copies each default with a dict at each validation."""
+        """Return self, because the value is immutable. Otherwise, each validation would copy defaults that contain a
+        dict."""
         return self
 
 
 class ObjectReference(Model):
-    """Reference by name to an object in the same namespace."""
+    """Reference to an object in the same namespace, by name."""
 
     name: ObjectName
 
 
 class PartitionOffset(Model):
-    """An offset in a partition: the offset of a record, or of the next record to read."""
+    """An offset in a partition: of one record, or of the next record to read."""
 
     topic: TopicName
     partition: PartitionNumber
@@ -81,7 +83,7 @@ class PartitionOffset(Model):
 
 
 class ObjectMeta(Model):
-    """The metadata fields that the operator reads."""
+    """The fields of an object's `metadata` that the operator reads."""
 
     name: str
     namespace: str = "default"
@@ -94,7 +96,7 @@ class ObjectMeta(Model):
 
 
 class CustomResource(Model):
-    """One custom resource. `status` is a plain dict, because only the projection that writes it knows its shape."""
+    """Base class of the custom resources. `status` is a plain dict; only the code that writes it knows its fields."""
 
     metadata: ObjectMeta
     status: dict[str, Any] = Field(default_factory=dict)
@@ -128,5 +130,5 @@ class RunResource(CustomResource):
 
     @property
     def is_reopened(self) -> bool:
-        """True if the run has failed, but must continue because the user requested a retry."""
+        """True if the run has failed and the user requested a retry. Only a Backfill can be retried."""
         return False

@@ -8,7 +8,7 @@ from fleet_operator.api.v1alpha1.model import PartitionOffset, RunResource, RunS
 
 
 class OffsetResetSpec(RunSpec):
-    """The new offsets, and the latest time at which the reset may begin (`not_after`). Times are in RFC 3339."""
+    """The new offsets, and `not_after`, the latest time at which the reset may begin. Times are in RFC 3339."""
 
     to: Literal["Earliest", "Latest", "Time", "Offsets"]
     time: Annotated[str, Field(max_length=64)] | None = None

@@ -1,4 +1,4 @@
-"""Redrive (`krd`): puts failed records of a ConsumerGroup back, so that only this group handles them again."""
+"""Redrive (`krd`): moves failed records of a ConsumerGroup to its redrive topic. Only this group handles them again."""
 
 from typing import Annotated, Final, Literal
 
@@ -7,13 +7,14 @@ from pydantic import Field
 from fleet_operator.api.v1alpha1.model import Model, Offset, PartitionNumber, RunResource, RunSpec
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Maximum length of a Redrive's name, so that the names of its Job's pods have at most 63 characters."""
+"""Maximum length of a Redrive's name. With their suffixes, names of its Job's pods have at most 63 characters."""
 
 FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Skipped", "Manual"]
 
 
 class Filter(Model):
-    """Filter of failed records; all criteria that are set must match. Times are in RFC 3339; the end is exclusive."""
+    """Selects failed records. A record must match all criteria that are set. Times are in RFC 3339; `to_time` is
+    exclusive."""
 
     reasons: Annotated[tuple[FailureWord, ...], Field(min_length=1, max_length=16)] = ()
     error_regex: Annotated[str, Field(min_length=1, max_length=512)] | None = None
@@ -23,7 +24,7 @@ class Filter(Model):
 
 
 class Place(Model):
-    """The partition and offset of one record in the failed topic."""
+    """Position of one record in the failed topic."""
 
     partition: PartitionNumber
     offset: Offset

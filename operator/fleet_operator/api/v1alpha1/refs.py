@@ -1,11 +1,11 @@
-"""Reads references to other objects and to Kafka groups from the body of a custom resource."""
+"""Reads references to other objects, and Kafka group ids, from the body of a custom resource."""
 
 from typing import Any
 
 from fleet_consumer.contract import naming
 
 Ref = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name of an object."""
 
 
 def cluster_of(group: dict[str, Any]) -> Ref:
@@ -18,7 +18,7 @@ def policy_of(group: dict[str, Any]) -> Ref | None:
 
 
 def source_of(group: dict[str, Any]) -> Ref | None:
-    """The ConfigMap with the source of a ConsumerGroup's handler; None if the handler is in the image."""
+    """The ConfigMap with the source of a ConsumerGroup's handler; None if the spec names no such ConfigMap."""
     name = ((group["spec"]["handler"].get("python") or {}).get("configMapRef") or {}).get("name")
     return (group["metadata"]["namespace"], name) if name else None
 
@@ -28,7 +28,7 @@ def group_of(run: dict[str, Any]) -> Ref:
 
 
 def default_group_id(namespace: str, name: str) -> str:
-    """Return an id that is unique in a Kubernetes cluster, because neither `namespace` nor `name` contains a dot."""
+    """The default Kafka group id. It is unique in a Kubernetes cluster, because neither part contains a dot."""
     return f"{namespace}.{name}"
 
 
@@ -38,5 +38,5 @@ def group_id_of(group: dict[str, Any]) -> str:
 
 
 def main_group_of(group_id: str) -> str:
-    """The main Kafka group that belongs to a retry workers' group; any other group id is returned unchanged."""
+    """Convert the group id of retry workers to that of the main workers. Any other group id is returned unchanged."""
     return group_id.removesuffix(naming.retry_group("")) or group_id

@@ -1,4 +1,4 @@
-"""RetryPolicy (`krp`): rules for records whose handling failed, for any number of ConsumerGroups."""
+"""RetryPolicy (`krp`): rules for failed records. Several ConsumerGroups can use the same RetryPolicy."""
 
 from typing import Annotated, Literal
 
@@ -15,11 +15,11 @@ def _checked_delay(text: str) -> str:
 
 
 Delay = Annotated[str, Field(min_length=2, max_length=7), AfterValidator(_checked_delay)]
-"""A delay as the user wrote it; it becomes canonical when the policy is expanded."""
+"""A delay as the user wrote it, such as 90s. The expansion of the policy converts it to its shortest form."""
 
 
 class Generate(Model):
-    """Generates a growing series of delays."""
+    """Parameters of a series of delays: each delay is `factor_percent` of the previous one, at most `max`."""
 
     initial: Delay
     factor_percent: Annotated[int, Field(ge=100, le=10_000)] = 200
@@ -41,7 +41,7 @@ class Rule(Model):
 
 
 class Budget(Model):
-    """The failure rate at which the breaker opens, and the action that it then takes."""
+    """The failure rate at which the breaker opens, and the action of the open breaker."""
 
     max_failure_percent: Annotated[int, Field(ge=1, le=100)] = 50
     window_seconds: Annotated[int, Field(ge=1, le=3600)] = 60

@@ -1,4 +1,4 @@
-"""Backfills of one fleet, with progress."""
+"""View model of one fleet's Backfills, with their progress."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class BackfillView:
 def backfill_views(
     bodies: Iterable[Mapping[str, Any]], explanations: Mapping[str, Explains]
 ) -> tuple[BackfillView, ...]:
-    """Project Backfills, the newest first."""
+    """Build the views of Backfills, newest first."""
     ordered = sorted(bodies, key=lambda body: str(body["metadata"].get("creationTimestamp", "")), reverse=True)
     return tuple(_view(body, explanations) for body in ordered)
 

@@ -1,4 +1,4 @@
-"""One fleet: conditions with explanations, members, the lag of each partition and its owner, transitions."""
+"""View model of one fleet: explained conditions, members, lag and owner of each partition, and state transitions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,8 @@ from fleet_operator.planning.lag import GroupLag, ResetPolicy, group_lag
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, last_known
 
 PARTITIONS_MAX: Final = 500
-"""Partitions that a page lists: those with an unknown lag, and those with the largest."""
+"""Maximum number of partitions that a page lists: first partitions with unknown lag, then those with the largest
+lag."""
 BAD_WHEN_FALSE: Final = frozenset(
     {
         *(conditions.READY, conditions.SERVING, conditions.CLUSTER_REACHABLE, conditions.LAG_KNOWN),
@@ -25,7 +26,7 @@ BAD_WHEN_TRUE: Final = frozenset(
 
 
 class Explains(Protocol):
-    """An explanation of a word of a status."""
+    """The explanation of a condition's reason or type."""
 
     @property
     def meaning(self) -> str: ...
@@ -35,7 +36,7 @@ class Explains(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConditionView:
-    """A condition, with the explanation of its reason; empty strings for a reason without an explanation."""
+    """A condition with its explanation; without one, `meaning` and `command` are empty."""
 
     type: str
     status: str
@@ -58,7 +59,8 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition. `share` is its lag in percent of the largest lag of the fleet; `lag` is None while unknown."""
+    """One partition. `lag` is None while unknown; `share` is the lag in percent of the fleet's largest partition
+    lag."""
 
     topic: str
     partition: int
@@ -92,9 +94,9 @@ class StuckView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """One fleet. `observed_at` is empty, and `partitions` is None, while the Kafka group is not observed. `old` says
-    why the observed values are not those of now; empty if they are. `lag`: the sum of the known lags of all source
-    partitions; `lag_complete`: all are known. `unlisted`: number of partitions that are not listed."""
+    """One fleet. While the Kafka group is not observed, `observed_at` is empty, and `partitions` is None. `old`: why
+    the observed values are outdated; empty if they are current. `lag`: the sum of the known lags of all source
+    partitions; `lag_complete`: all lags are known. `unlisted`: number of source partitions that `partitions` omits."""
 
     row: FleetRow
     image: str
@@ -116,7 +118,7 @@ class FleetView:
 def fleet_view(
     body: Mapping[str, Any], observation: ClusterObservation | None, explanations: Mapping[str, Explains]
 ) -> FleetView:
-    """Project a ConsumerGroup and the newest observation of its cluster."""
+    """Build the view of a ConsumerGroup from its object and the newest observation of its cluster."""
     status, row = body.get("status") or {}, fleet_row(body)
     seen = observed_group(body, observation)
     lag = _lag(body, observation, seen) if observation is not None and seen is not None else None
@@ -145,14 +147,14 @@ def fleet_view(
 
 
 def observed_group(body: Mapping[str, Any], observation: ClusterObservation | None) -> GroupObservation | None:
-    """The observation of a ConsumerGroup's Kafka group, with last known values; None before the first one."""
+    """The observation of a ConsumerGroup's Kafka group, with last known values; None before the first observation."""
     group_id = refs.group_id_of(dict(body))
     shown = last_known(observation, group_id)
     return shown.groups.get(group_id) if shown is not None else None
 
 
 def condition_views(status: Mapping[str, Any], explanations: Mapping[str, Explains]) -> tuple[ConditionView, ...]:
-    """The conditions of any status, those that need attention first."""
+    """The conditions of any kind's status: problems first, then unknown conditions, then the others."""
     found = []
     for each in status.get("conditions") or ():
         word, kind, state = str(each.get("reason", "")), str(each["type"]), str(each["status"])
@@ -177,18 +179,18 @@ def _member(entry: Mapping[str, Any]) -> MemberView:
 
 
 def _old(observation: ClusterObservation | None, seen: GroupObservation | None) -> str:
-    """A sentence that says why observed values are old; empty if they are not."""
+    """A sentence that says why observed values are outdated; empty if they are current."""
     if observation is None or seen is None:
         return ""
     if not observation.current:
-        return "These values are from an earlier connection of the KafkaCluster."
+        return "These values were read before the connection of the KafkaCluster was edited."
     if not observation.reachable:
         return "The Kafka cluster does not answer: these are the last known values."
-    return f"The group's coordinator answers {seen.error}: these are the last known values." if seen.error else ""
+    return f"The group could not be observed ({seen.error}): these are the last known values." if seen.error else ""
 
 
 def _lag(body: Mapping[str, Any], observation: ClusterObservation, seen: GroupObservation) -> GroupLag:
-    """The lag of all partitions of the source topics, as the status has it."""
+    """The lag of all partitions of the source topics, computed as for the status."""
     spec = body["spec"]
     reset: ResetPolicy = (spec.get("consumer") or {}).get("autoOffsetReset") or "Earliest"
     topics = spec.get("topics") or observation.matches.get(spec.get("topicPattern") or "", ())
@@ -199,7 +201,7 @@ def _lag(body: Mapping[str, Any], observation: ClusterObservation, seen: GroupOb
 
 
 def _partitions(status: Mapping[str, Any], seen: GroupObservation, lag: GroupLag) -> tuple[PartitionView, ...]:
-    """All source partitions: those with an unknown lag first, then those with the largest."""
+    """All source partitions: first those with unknown lag, then the others by decreasing lag."""
     pods = {each.get("instanceId") or each.get("id"): each.get("pod") for each in status.get("members") or ()}
     owners = {
         (topic, number): str(pods.get(member.key) or member.key)

@@ -1,4 +1,4 @@
-"""The list of fleets: a row for each ConsumerGroup, filtered, sorted and cut into pages."""
+"""The list of fleets: one row for each ConsumerGroup, filtered, sorted and divided into pages."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -11,9 +11,10 @@ from fleet_operator.planning.lag import UNKNOWN_TEXT, lag_text
 from fleet_operator.planning.observation import UNKNOWN_STATE
 
 PAGE_ROWS: Final = 100
-"""Rows of one page. A browser lays out this many rows in milliseconds; thousands would freeze it at each change."""
+"""Maximum number of rows on one page. A browser lays out this many rows in milliseconds; thousands of rows would freeze
+the browser at each change."""
 TEXT_CHARACTERS_MAX: Final = 253
-"""Limit of a filter: the length of a Kubernetes name."""
+"""Maximum length of a filter, and of a Kubernetes object name."""
 PAGES_MAX: Final = 100_000
 
 Key = tuple[str, str]
@@ -21,7 +22,7 @@ Show = Literal["all", "trouble", "failed"]
 
 
 class Health(IntEnum):
-    """Health of a fleet, in the order of the list."""
+    """Health of a fleet. The list is sorted by this number first, so fleets with problems come first."""
 
     BAD = 0
     ATTENTION = 1
@@ -34,8 +35,8 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow:
-    """One ConsumerGroup. `lag`, `behind` and `waiting` are buckets, as in the status. `arrival` and `raw` are None for
-    a fleet without a decision by load."""
+    """One ConsumerGroup. `lag`, `behind` and `waiting` are buckets, as in the status. `arrival` and `raw` are None if
+    no scaling decision by load has been made."""
 
     namespace: str
     name: str
@@ -78,7 +79,7 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """The filter of the list. `namespace` is empty for all namespaces that the viewer may read."""
+    """The filter of the list. An empty `namespace` means all namespaces that the viewer may read."""
 
     text: str = ""
     namespace: str = ""
@@ -87,7 +88,7 @@ class ListQuery:
 
 
 def read_query(fields: Mapping[str, str]) -> ListQuery:
-    """Read a filter from the fields of a URL. Values that make no sense count as absent."""
+    """Read a filter from the query parameters of a URL. Invalid values are replaced by defaults."""
     show = fields.get("show", "all")
     page = fields.get("page", "1")
     return ListQuery(
@@ -101,8 +102,8 @@ def read_query(fields: Mapping[str, str]) -> ListQuery:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetList:
     """One page of the list. `total` counts the fleets that the viewer may read, `matched` those that the filter
-    selects. `failed` is the sum of the known numbers, `failed_complete` if all fleets with retries report one. `states`
-    counts the matched fleets by the state of their Kafka group."""
+    selects. `failed` is the sum of the known numbers of failed records; `failed_complete`: every fleet with retries
+    reports this number. `states` counts the matched fleets by the state of their Kafka group."""
 
     rows: tuple[FleetRow, ...]
     total: int
@@ -158,7 +159,8 @@ def _health(ready: Mapping[str, Any], degraded: Mapping[str, Any], retry: Mappin
 
 
 def number(text: object) -> float | None:
-    """A decimal number of a status, which people may edit; None if it is absent, negative or not finite."""
+    """Parse a decimal number of a status, which people may have edited. None if the value is absent, invalid, negative
+    or not finite."""
     try:
         value = float(cast("str", text)) if text is not None else -1.0
     except (TypeError, ValueError):
@@ -167,13 +169,13 @@ def number(text: object) -> float | None:
 
 
 def in_order(rows: Iterable[FleetRow]) -> list[FleetRow]:
-    """The rows in the order of the list."""
+    """Sort rows by health, then namespace, then name."""
     return sorted(rows, key=lambda row: row.sort_key)
 
 
 def fleet_list(rows: Iterable[FleetRow], query: ListQuery, namespaces: Collection[str] | None) -> FleetList:
-    """The page of the list that `query` selects from rows in order. `namespaces`: those that the viewer may read; None
-    for all."""
+    """The page of the list that `query` selects. `rows` must be sorted (`in_order`). `namespaces`: those that the
+    viewer may read; None for all."""
     readable = [row for row in rows if namespaces is None or row.namespace in namespaces]
     found = [row for row in readable if _selects(query, row)]
     pages = max(1, -(-len(found) // PAGE_ROWS))

@@ -1,4 +1,4 @@
-"""Coordinates of plots in an SVG, and their axes."""
+"""Computes SVG coordinates of plots, and their axes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ HEIGHT: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot: its name, the coordinates of its `pieces` as SVG has them, its largest and last value. It has
-    a gap where the value is unknown; `last` is None if it is unknown now."""
+    """One line of a plot: its name, its `pieces` as SVG coordinates, its largest and its last value. Between two pieces
+    the value is unknown; `last` is None if the value is unknown now."""
 
     name: str
     pieces: tuple[str, ...]
@@ -20,7 +20,7 @@ class Line:
 
 
 def step_line(name: str, values: Sequence[tuple[float, float | None]], since: float, until: float, most: float) -> Line:
-    """The line of a value that keeps each reading until the next one; None: unknown until the next one. `most` is the
+    """A step line: each value holds until the time of the next value; None means unknown until then. `most` is the
     value at the plot's upper edge."""
     pieces: list[list[tuple[float, float]]] = []
     before: float | None = None
@@ -36,18 +36,18 @@ def step_line(name: str, values: Sequence[tuple[float, float | None]], since: fl
 
 
 def across(at: float, since: float, until: float) -> float:
-    """The horizontal coordinate of a time, between 0 and WIDTH."""
+    """The horizontal SVG coordinate of a time, between 0 and WIDTH."""
     span = until - since
     return min(max((at - since) / span, 0.0), 1.0) * WIDTH if span > 0 else 0.0
 
 
 def up(value: float, most: float) -> float:
-    """The vertical coordinate of a value; SVG counts from the upper edge."""
+    """The vertical SVG coordinate of a value, measured from the upper edge."""
     return HEIGHT - min(max(value / most, 0.0), 1.0) * HEIGHT if most > 0 else float(HEIGHT)
 
 
 def upper_edge(values: Iterable[float]) -> float:
-    """The first of 1, 2, 5, 10, 20, 50 … that is not below any value."""
+    """The smallest of 1, 2, 5, 10, 20, 50 … that is at least as large as every value."""
     most, edge = max(values, default=0.0), 1.0
     for factor in (2.0, 2.5, 2.0) * 20:
         if edge >= most:

@@ -1,7 +1,8 @@
-"""Retries of one fleet: waiting records on a time line of due times, and failed records by reason with commands.
+"""View model of one fleet's retries: waiting records on a time line of due times, and failed records by reason, with
+commands.
 
-The page shows no content of records: the operator's rights in Kafka do not include reading them. The worker's own
-command `failed` does, and the page shows its exact form.
+The page never shows contents of records, because the operator has no permission to read them from Kafka. Instead, the
+page shows the exact command (`fleet-consumer failed`) that prints them in a worker.
 """
 
 import json
@@ -24,8 +25,8 @@ BAR_PIXELS_MIN: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class DelayView:
-    """One retry topic. Its records become due between `first_due` and the longest delay from now; `left` and `width`
-    are this span on the time line. Both times are empty if no record waits."""
+    """One retry topic. Its records become due between `first_due` and one `delay` after the observation; `left` and
+    `width` place this span on the time line. If no record waits, `first_due` is empty and `width` is 0."""
 
     delay: str
     waiting: int | None
@@ -38,8 +39,8 @@ class DelayView:
 
 @dataclass(frozen=True, slots=True)
 class FailedView:
-    """Failed records of one reason and class of error; `records` is a lower bound. `preview` is the command
-    that lists these records, `redrive` the manifest that puts back all records of the reason."""
+    """Failed records with one reason and error class; `records` is a rounded lower bound. `preview` is the command that
+    lists these records, `redrive` the manifest of a Redrive of all records with this reason."""
 
     reason: str
     error: str
@@ -51,8 +52,8 @@ class FailedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetriesView:
-    """Retries of a fleet. `now_at` is the place of the observation's time on the time line, whose ends are `since` and
-    `until`. `waiting` and `due` are buckets of the status while `observed_at` is empty."""
+    """Retries of a fleet. `since` and `until` are the ends of the time line; `now_at` is the coordinate of the
+    observation's time. While `observed_at` is empty, `waiting` and `due` are rounded numbers from the status."""
 
     enabled: bool
     observed_at: str
@@ -99,7 +100,7 @@ def retries_view(
 
 
 def _by_delay(seen: RetryObservation, group_id: str) -> dict[str, str]:
-    """The retry topics of a group by their delay, the shortest first."""
+    """The retry topics of a group, keyed by delay, shortest delay first."""
     prefix = naming.retry_topic(group_id, "")
     found = [topic.removeprefix(prefix) for topic in seen.topics if topic.startswith(prefix)]
     known = sorted((delay for delay in found if naming.is_canonical_delay(delay)), key=naming.parse_delay)
@@ -112,7 +113,8 @@ def _first_due(seen: RetryObservation, delay: str, topic: str) -> float | None:
 
 
 def _span(seen: RetryObservation | None, group_id: str) -> tuple[float, float]:
-    """The ends of the time line: from the first due time, or the observation, to the longest delay after it."""
+    """The ends of the time line: the first due time or the observation's time, whichever is earlier, and the
+    observation's time plus the longest delay."""
     if seen is None:
         return 0.0, 0.0
     delays = _by_delay(seen, group_id)

@@ -1,4 +1,4 @@
-"""Decisions of scaling of one fleet: the last one in words, and the history of its inputs as a plot."""
+"""View model of one fleet's scaling: the last decision in words, and plots of the recorded numbers."""
 
 from array import array
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,12 @@ from fleet_operator.console.views.plot import Line, step_line, upper_edge
 from fleet_operator.planning import times
 
 POINTS_MAX: Final = 90
-"""Points that are kept for a fleet: a point is recorded when a number changes. They take about 4 KiB."""
+"""Maximum number of points that are kept for a fleet, in about 4 KiB. A point is recorded when a number changes."""
 UNKNOWN: Final = -1.0
 
 
 class Point(NamedTuple):
-    """Numbers of a fleet at one time (epoch seconds); UNKNOWN for those that are not known."""
+    """Numbers of a fleet at one time (epoch seconds). The number UNKNOWN means that a value is not known."""
 
     at: float
     target: float
@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 class History:
-    """The last points of one fleet, oldest first. The memory is one block of numbers."""
+    """The last points of one fleet, oldest first, stored in one array."""
 
     __slots__ = ("_numbers",)
 
@@ -34,7 +34,7 @@ class History:
         self._numbers = array("d")
 
     def record(self, row: FleetRow, at: float) -> None:
-        """Append the numbers of a row, unless they equal those of the last point."""
+        """Append the numbers of a row as a point, unless they equal the last point's numbers."""
         numbers = (row.target, row.ready, row.raw, row.arrival, row.lag_records)
         point = [UNKNOWN if each is None else float(each) for each in numbers]
         if len(self._numbers) and list(self._numbers[-len(point) :]) == point:
@@ -50,7 +50,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Lines with one vertical axis, whose upper edge is `most`."""
+    """Lines that share a vertical axis from 0 to `most`."""
 
     title: str
     most: float
@@ -59,7 +59,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingView:
-    """Scaling of a fleet. `plots` is empty while no number is known. `facts` are the inputs of the last decision."""
+    """Scaling of a fleet. `plots` is empty while no number is known. `facts` has the inputs of the last decision."""
 
     enabled: bool
     limit: str
@@ -79,12 +79,12 @@ FACTS: Final = (
     ("perReplicaPerSecond", "Capacity of one worker, records per second"),
     ("rawReplicas", "Workers for the load, with reserve"),
     ("usefulReplicas", "Workers that can be used"),
-    ("proposedReplicas", "Workers of a dry run"),
+    ("proposedReplicas", "Workers that the dry run proposes"),
 )
 
 
 def scaling_view(body: Mapping[str, Any], history: History | None, now: float) -> ScalingView:
-    """Project the last decision, and plots of the recorded points until `now`."""
+    """Build the view of the last decision, with plots of the recorded points until `now` (epoch seconds)."""
     status, spec = body.get("status") or {}, body["spec"].get("scaling")
     scaling = status.get("scaling") or {}
     points = tuple(history.points()) if history is not None else ()

@@ -1,12 +1,12 @@
 """Attempts of a Backfill: deadlines, the verdict on an ended attempt, and the pause before the next. Pure.
 
 Spark does not restart a failed driver. An attempt is one application, created once; the next attempt continues after
-the last slice in the ledger. The verdict follows the driver's report in the ledger; without a report, the driver's exit
-code; without an exit code, the message of the driver or of the application.
+the last slice in the ledger. The verdict follows the driver's report in the ledger. Without a report, it follows the
+driver's exit code and the state of the application.
 
 The Spark operator has no deadlines: it would wait indefinitely for a missing image, or for executors that cannot reach
-their driver. So Consumer Fleet sets deadlines. It adds up the seconds between its own checks, as it does for rollouts,
-so that no clocks are compared.
+their driver. So Consumer Fleet sets deadlines. The operator adds up the seconds between its own checks, as it does for
+rollouts, and never compares the times of two clocks.
 
 Decision: docs/decisions/0043-backfill-runs.md.
 """
@@ -28,21 +28,23 @@ from fleet_operator.planning.problem import Problem
 FAILURES_MAX: Final = 4
 """Number of consecutive failures without progress after which the Backfill fails."""
 OUTAGES_MAX: Final = 10
-"""Limit instead of `FAILURES_MAX` if the driver reports that the brokers or the API server are down, or if the Spark
-operator does not respond. With the pauses, ten attempts take about half an hour."""
+"""Maximum number of consecutive failures, instead of `FAILURES_MAX`, if the driver reports that the brokers or the API
+server are down, or if the Spark operator does not respond. With the pauses, ten attempts take about half an hour."""
 OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "HandlerProcessDied", "SliceFailed", "SliceIncomplete"})
-"""Reasons that drivers report for failures of a run itself. Other reasons mean that a system that it needs is down."""
+"""Reasons that drivers report for failures of the run itself. Any other reason means an outage of a system that the run
+needs."""
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 300.0
-"""`PAUSE_S` follows the first failed attempt; the pause doubles after each further one, up to `PAUSE_MAX_S`."""
+"""Seconds between a failed attempt and the next attempt: `PAUSE_S` after the first failure, doubled after each further
+failure, at most `PAUSE_MAX_S`."""
 
 
 class Verdict(Enum):
     DONE = "every record was handled"
     PASS_DONE = "the first of two passes is complete"
     STOPPED = "the attempt stopped as requested"
-    FAILED = "the attempt failed, and another one may succeed"
-    HOPELESS = "the attempt failed, and any other one would fail too"
+    FAILED = "the attempt failed, and another attempt may succeed"
+    HOPELESS = "the attempt failed, and any other attempt would fail too"
 
 
 class AttemptEnd(Model):
@@ -58,9 +60,9 @@ class AttemptEnd(Model):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on an ended attempt. `failures_max` consecutive failures end the Backfill. It is infinite if a driver
-    or an executor did not start in time after earlier progress, because a full Kubernetes cluster may have room later.
-    Such a failure does not count towards the limits of other failures."""
+    """The verdict on an ended attempt. `failures_max`: number of consecutive failures that end the Backfill. The number
+    is infinite if a driver or an executor did not start in time, but the Backfill made progress before: a full
+    Kubernetes cluster may have room later. Such a failure does not count towards the limits of other failures."""
 
     verdict: Verdict
     problem: Problem
@@ -75,7 +77,8 @@ def judge(
     given_up: Problem | None,
     waiting: Problem | None,
 ) -> Judged:
-    """Judge an ended attempt. `given_up`: why the operator ended it; `waiting`: why one of its pods did not start."""
+    """Judge an ended attempt. `given_up`: why the operator ended the attempt; `waiting`: why one of its pods did not
+    start. Each is None without a reason."""
     ledger = progress.ledger
     if ledger is not None and ledger.attempt == number:
         if ledger.problem is not None:
@@ -121,7 +124,8 @@ def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd
 
 
 def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
-    """The end to record. Its count of failures in a row restarts after progress, and when `spec.retry` changes."""
+    """Return the end to record. Its count of consecutive failures restarts after progress, and when `spec.retry`
+    changes."""
     last, failures = read_end(backfill.status) or AttemptEnd(), 0
     if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
         in_vain = last.retries == backfill.spec.retry and covered <= last.offsets_covered
@@ -153,14 +157,14 @@ def end_status(end: AttemptEnd) -> dict[str, Any]:
 
 
 GAP_MAX_S: Final = 30.0
-"""Maximum seconds counted between two checks. Checks are seconds apart, unless the operator was not running."""
+"""Maximum seconds counted between two checks. Checks are a few seconds apart while the operator runs."""
 RUNS: Final = frozenset({SparkState.RUNNING, SparkState.UNKNOWN})
 """States in which a driver may be running; UNKNOWN includes a driver on a node that does not respond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The `seconds` for which `subject` has not changed, counted up to `checked_at` (monotonic seconds)."""
+    """`seconds`: time for which `subject` has not changed, counted up to `checked_at` (monotonic seconds)."""
 
     subject: str = ""
     checked_at: float = 0.0
@@ -171,14 +175,16 @@ NEVER_WATCHED: Final = Watched()
 
 
 def watch(before: Watched, subject: str, tick: float) -> Watched:
-    """Add the seconds since the last check, or count from zero for another subject. `tick`: monotonic seconds."""
+    """Add the seconds since the last check, or restart from zero if `subject` changed. `tick`: now, in monotonic
+    seconds."""
     if subject != before.subject:
         return Watched(subject, tick)
     return Watched(subject, tick, before.seconds + min(max(tick - before.checked_at, 0.0), GAP_MAX_S))
 
 
 def subject_of(backfill: Backfill, application: SeenApplication, ledger_text: str) -> str:
-    """Return a text that must change within the deadline: first when the driver starts, then with the ledger."""
+    """Return a string that must change before the deadline: first because the driver starts, then because the ledger
+    changes."""
     runs = application.state in RUNS
     return f"{backfill.metadata.uid} {backfill.attempts} {f'running {ledger_text}' if runs else 'starting'}"
 
@@ -203,9 +209,9 @@ def late_start(
 def stalled(
     backfill: Backfill, application: SeenApplication, watched: Watched, waiting: Problem | None
 ) -> Problem | None:
-    """The limit for a driver without progress is `progressSeconds` plus the maximum time of a slice. Tasks count the
-    slice's time from their first handler call. `progressSeconds` allows for the rest: starting executors, loading
-    handlers and writing files."""
+    """Return the problem of a driver that made no progress for `progressSeconds` plus the maximum time of a slice; None
+    otherwise. Tasks count the slice's time from their first handler call. `progressSeconds` allows for the rest:
+    starting executors, loading handlers and writing files."""
     limit = backfill.spec.deadlines.progress_seconds + backfill.spec.slice.max_seconds
     if application.state not in RUNS or watched.seconds < limit:
         return None

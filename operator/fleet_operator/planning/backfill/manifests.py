@@ -9,9 +9,9 @@ additional containers of the group's template, so an executor reaches the broker
 worker does. Spark fills in image, arguments, memory and CPU.
 
 Only the driver's pod has a token for the Kubernetes API. So the driver gets only placement, labels and user from the
-group's template, and no user code: no containers, environment, volumes or sources. It also gets no annotations, because
-they determine what webhooks inject. Executors talk to the driver by Spark's protocol, and the driver has to trust them,
-because PySpark unpickles every task's accumulators in the driver.
+group's template, and no user code: no containers, environment, volumes or sources. The driver also gets no annotations,
+because admission webhooks read annotations to decide what to inject. Executors talk to the driver over Spark's
+protocol, and the driver has to trust them, because PySpark unpickles every task's accumulators in the driver.
 
 Decision: docs/decisions/0051-driver-permissions.md.
 """
@@ -45,7 +45,7 @@ class SourceFiles(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
     """The group's own handler and, for a comparison, the candidate. `worker`: the worker.json of the group's revision.
-    Files are None if the image contains the handler's source."""
+    `handler_files` and `candidate_files`: the sources; None if the image contains the source."""
 
     worker: Mapping[str, Any]
     handler_files: Mapping[str, str] | None = None
@@ -77,7 +77,7 @@ def backfill_config(
             "keyRegex": chosen.key_regex if chosen else None,
             "headerEquals": dict(chosen.header_equals) if chosen else {},
             "fromTime": resolved.from_ms,
-            # A `range.last` ends at the end of the log, not at a time, because an end in time would silently leave out
+            # A `range.last` ends at the end of the log, not at a time, because an end time would silently leave out
             # records of a producer whose clock is fast.
             "toTime": resolved.to_ms if spec.range.last is None else None,
         },
@@ -97,8 +97,8 @@ def backfill_config(
 
 
 def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handlers: str) -> dict[str, Any]:
-    """Renew the connection and the pass in an earlier attempt's settings. No other setting follows later changes of the
-    ConsumerGroup, so that all records of one Backfill are handled alike."""
+    """Return an earlier attempt's settings with the present connection and pass. No other setting follows later changes
+    of the ConsumerGroup, so all records of one Backfill are handled alike."""
     renewed = {**config, "worker": {**config["worker"], "connection": dict(connection)}}
     if config.get("compare") is not None:
         renewed["compare"] = {**config["compare"], "handlers": handlers}
@@ -134,12 +134,12 @@ KEPT_SECONDS: Final = 86_400
 """Seconds for which a finished application and the logs of its pods are kept. The Backfill's status is kept longer."""
 CONF: Final = {
     "spark.eventLog.enabled": "false",
-    # An executor on a node that is being drained finishes its present task: see decom.sh of the Spark image.
+    # An executor on a node that is being drained finishes its current task: see decom.sh of the Spark image.
     "spark.decommission.enabled": "true",
     # Speculative copies of slow tasks would handle records twice at the same time.
     "spark.speculation": "false",
-    # If executors die one after another, the cause is usually one task. Spark gives up that task after four failures
-    # and names it, so the limit of failed executors must not be reached first.
+    # If executors die one after another, the cause is usually one task. After four failures of this task, Spark gives
+    # up the task and names it in the error, so the limit of failed executors must not be reached first.
     "spark.executor.maxNumFailures": "100",
     # With these four settings, the driver needs no permissions on ConfigMaps, Services and PersistentVolumeClaims.
     "spark.kubernetes.executor.disableConfigMap": "true",
@@ -162,7 +162,7 @@ SECURE: Final = {
 
 
 def settings(backfill: Backfill, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the ConfigMap with the driver's settings; it changes only while no driver runs."""
+    """Build the ConfigMap with the driver's settings. Its content changes only while no driver runs."""
     name = naming.backfill_settings(backfill.metadata.name)
     return run_config_map(backfill, name, {pod.BACKFILL_FILE: to_json(config)})
 
@@ -187,8 +187,8 @@ def control(backfill: Backfill, words: Control) -> dict[str, Any]:
 
 
 def driver_permissions(backfill: Backfill, cluster_role: str, account: str = DEFAULT_ACCOUNT) -> list[dict[str, Any]]:
-    """Build the driver's service account, a Role with its permissions on the ledger and control ConfigMaps, and the
-    bindings to this Role and to `cluster_role`, which has the permissions on executor pods.
+    """Build the driver's service account, a Role, and two role bindings. The Role has the permissions on the ledger and
+    control ConfigMaps; `cluster_role` has the permissions on executor pods.
 
     The chart's admission policy lets a driver create pods with the default service account, and otherwise only with an
     account that the driver may `use`. So the driver gets the permission to `use` the executors' `account`.
@@ -211,7 +211,7 @@ def driver_permissions(backfill: Backfill, cluster_role: str, account: str = DEF
         return {**head, "roleRef": reference, "subjects": subjects}
 
     return [
-        # A pod gets the token only if its template requests it.
+        # A pod gets the token only if its template requests the token.
         {**run_head("v1", "ServiceAccount", backfill, name), "automountServiceAccountToken": False},
         {**run_head(f"{RBAC}/v1", "Role", backfill, name), "rules": rules},
         binding(name, "Role", name),
@@ -222,7 +222,8 @@ def driver_permissions(backfill: Backfill, cluster_role: str, account: str = DEF
 def application(
     backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, files: SourceFiles, *, image: str
 ) -> dict[str, Any]:
-    """The newest attempt's SparkApplication. Its pod templates make the Spark operator's webhook unnecessary."""
+    """Build the newest attempt's SparkApplication. It contains pod templates, so the Spark operator's webhook is not
+    needed."""
     spec, metadata = backfill.spec, backfill.metadata
     own = {key: value for key, value in spec.spark.spark_conf.items() if not key.startswith("spark.network.crypto.")}
     name = naming.backfill_application(metadata.name, backfill.attempts)
@@ -272,7 +273,8 @@ SPARK_GROUP: Final = 0
 """User and group ids of Consumer Fleet's Spark image; the group owns the files that Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": False, "AWS_SECRET_ACCESS_KEY": False, "AWS_SESSION_TOKEN": True}
-"""Environment variables with an object store's credentials, and their keys in the Secret; True if optional."""
+"""Environment variables with an object store's credentials. Each name is also the key in the Secret; True if that key
+is optional."""
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = pod.CANDIDATE_DIRECTORY.removeprefix(f"{pod.CONFIG_DIRECTORY}/")
 
@@ -324,7 +326,8 @@ def _bare(group: ConsumerGroup) -> ConsumerGroup:
 
 
 def _user(group: ConsumerGroup) -> dict[str, int]:
-    """The Spark image's ids. An `fsGroup` in the ConsumerGroup's template is kept, because its volumes may need it."""
+    """User and group ids of the Spark image. An `fsGroup` in the ConsumerGroup's template is kept, because its volumes
+    may need it."""
     given = group.spec.template.spec.security_context.fs_group
     file_group = SPARK_USER if given is None else given
     return {"runAsUser": SPARK_USER, "runAsGroup": SPARK_GROUP, "fsGroup": file_group}

@@ -1,6 +1,6 @@
 """Obstacles that prevent an attempt of a Backfill now, and errors that prevent every attempt. Pure.
 
-Each function reports only the first problem that applies; problems are ordered by what a user has to fix first.
+Each function reports only the first problem that applies; a problem that a user has to fix first comes first.
 """
 
 import re
@@ -26,7 +26,8 @@ ANOTHER: Final = "create another Backfill"
 
 
 def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
-    """Return the first error in the immutable spec that the CRD cannot refuse and that rules out every attempt."""
+    """Return the first error in the spec that makes every attempt impossible; None without one. The spec is immutable,
+    and the API server may have accepted the error."""
     pattern = backfill.spec.filter.key_regex if backfill.spec.filter is not None else None
     refused_key = run.refuse_pattern("spec.filter.keyRegex", pattern, ANOTHER)
     problem = refused_key or find_range_refusal(backfill) or _conf_refusal(backfill)
@@ -67,7 +68,7 @@ def source_topic(backfill: Backfill, group: ConsumerGroup) -> str | Problem:
 
 
 def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
-    """Return the topics to which a run writes and which must therefore exist. A dry run writes to no topic."""
+    """Return the topics to which a run writes; they must exist. A dry run writes to no topic."""
     if backfill.spec.dry_run:
         return ()
     sink = backfill.spec.sink.topic
@@ -76,7 +77,8 @@ def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
 
 
 def missing_topic(group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
-    """Return the problem of the first of the `unknown` topics, to which a run would write; None if there are none."""
+    """Return the problem that the first of the `unknown` topics does not exist; None if `unknown` is empty. The run
+    would write to these topics."""
     for topic in unknown:
         if topic == naming.failed_topic(group.group_id):
             message = (
@@ -113,7 +115,7 @@ def _cluster_obstacle(cluster: KafkaCluster, seen: ClusterObservation | None) ->
 
 
 def _conf_refusal(backfill: Backfill) -> Problem | None:
-    """Refuse the Spark settings that the CRD of this version refuses, because the cluster may have an older CRD."""
+    """Refuse the Spark settings that this version's CRD refuses, because the cluster may have an older CRD."""
     for name in backfill.spec.spark.spark_conf:
         if re.search(SPARK_CONF, name) is None:
             return Problem(c.SPARK_CONF_REFUSED, f"spec.spark.sparkConf must not set {name}: {ANOTHER} without it")
@@ -137,5 +139,5 @@ def _sink_refusal(backfill: Backfill, group: ConsumerGroup, source: str) -> Prob
         )
     else:
         return None
-    message = f"spec.sink.topic.name: {sink.name!r} {seen}: {ANOTHER} with a topic of its own"
+    message = f"spec.sink.topic.name: {sink.name!r} {seen}: {ANOTHER} with a topic that has no other use"
     return Problem(c.SINK_TOPIC_REFUSED, message)

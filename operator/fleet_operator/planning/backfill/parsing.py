@@ -1,7 +1,7 @@
 """Parsers of a Backfill's ledger and pods (plain dicts, as the API server returns them). Pure.
 
 People can edit these objects. A ledger that is unreadable, or that shows less progress than before, is reported as a
-problem, and never taken for the ledger of a new or a finished run.
+problem, and never treated as the ledger of a new or a finished run.
 """
 
 import math
@@ -29,18 +29,19 @@ APART: Final = ("Live", "Candidate")
 """Passes of a comparison whose handlers are in two different images."""
 LEDGER_CHARACTERS_MAX: Final = 512 * 1024
 """Maximum length of a ledger's text, enough for several ranges in each of 5,000 partitions. A longer text must have
-been written by a person. It is not parsed, because that would take too long."""
+been written by a person, and is not parsed, because parsing would take too long."""
 AT_LEAST: Final = "coveredAtLeast"
-"""Key in the stored facts for a lower bound of the number of offsets that are done."""
+"""Key, in the stored facts, of a lower bound for the number of offsets that are done."""
 AT_LEAST_STEPS: Final = 20
-"""Number of steps in which the stored lower bound grows to the total. Each step is a write to the API server, and a
-Backfill may have thousands of slices."""
+"""Number of steps in which the stored lower bound grows to the total number of offsets. Steps are larger than slices,
+because each step is a write to the API server, and a Backfill may have thousands of slices."""
 EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """`covered` of `total` offsets, counted over all passes. `ledger` is None until a driver has written it."""
+    """Progress of a Backfill: `covered` of `total` offsets are done, counted over all passes. `ledger` is None until a
+    driver has written the ledger."""
 
     ledger: Ledger | None
     passes: tuple[str, ...]
@@ -98,8 +99,8 @@ def read_ledger(
     body: Mapping[str, Any] | None,
     at_least: int | None,
 ) -> Progress | Problem:
-    """Read the progress from the ledger's ConfigMap; `body` is None if the ConfigMap does not exist. `at_least` is the
-    number of offsets that the ledger has shown as done before; None if no driver had written it."""
+    """Read the progress from the ledger's ConfigMap; `body` is None if the ConfigMap does not exist. `at_least` is a
+    number of offsets that the ledger showed as done before; None if no driver had written the ledger."""
     total = resolved.offsets * len(passes)
     text = ((body or {}).get("data") or {}).get(LEDGER_KEY)
     began = bool(backfill.status.get("applicationUid")) or backfill.attempts > 1
@@ -111,7 +112,7 @@ def read_ledger(
     if isinstance(ledger, Problem):
         return ledger
     if ledger.attempt > backfill.attempts:
-        return unreadable_ledger(backfill, f"names attempt {ledger.attempt}, but there were only {backfill.attempts}")
+        return unreadable_ledger(backfill, f"names attempt {ledger.attempt}, but only {backfill.attempts} were made")
     if ledger.handlers not in passes:
         return unreadable_ledger(backfill, f"names the handlers {ledger.handlers!r} instead of {' or '.join(passes)}")
     strange = _outside(ledger, resolved)
@@ -133,13 +134,14 @@ def estimate(resolved: ResolvedRange, ledger: Ledger) -> dict[str, int]:
 
 
 def round_down(covered: int, total: int) -> int:
-    """Round the number of offsets done down to one of AT_LEAST_STEPS steps, for storing."""
+    """Round the number of offsets that are done down to one of AT_LEAST_STEPS steps. The result is stored."""
     return covered - covered % max(total // AT_LEAST_STEPS, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Attempts that the status has lost: their range, or why it cannot be continued, and the number of the newest."""
+    """Attempts that the status has lost. `resolved`: their range, or the reason why the range cannot be continued.
+    `attempt`: the number of the newest attempt."""
 
     resolved: ResolvedRange | Problem
     attempt: int = 1
@@ -149,8 +151,8 @@ def read_kept(backfill: Backfill, settings: Mapping[str, Any] | None, ledger: Ma
     """Find attempts that a Backfill's status has lost; None if there were none.
 
     `settings` and `ledger` are the ConfigMaps, None if absent. The empty ledger is created before the settings, and the
-    driver writes the ledger only after the settings exist. So the ledger was deleted if only the settings exist, and
-    the settings were deleted if they are absent and the ledger was written.
+    driver writes the ledger only after the settings exist. So if only the settings exist, the ledger was deleted. If
+    the settings are absent and the ledger was written, the settings were deleted.
     """
     text = ((ledger or {}).get("data") or {}).get(LEDGER_KEY)
     if settings is None and text is None:
@@ -229,6 +231,7 @@ def _read_end(terminated: Mapping[str, Any]) -> DriverEnd:
 
 
 def end_by_message(message: str) -> DriverEnd | None:
-    """Find a driver's exit code in the message of the application's status, after its pod was deleted."""
+    """Find the exit code of a driver whose pod was deleted in the message of the application's status; None without
+    one."""
     found = EXIT_CODE.search(message)
     return DriverEnd(code=int(found[1])) if found is not None else None

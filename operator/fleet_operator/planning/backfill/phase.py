@@ -5,8 +5,9 @@ the pods. The status is written before an action relies on it, so the operator m
 
 1. The operator writes the range to the status before it numbers an attempt.
 2. It writes the attempt's number to the status before it creates the attempt's application. If the application is
-   absent and its uid is not in the status, either it was not created, or it ended unseen and none of its pods is left.
-   In both cases, the operator creates an application with the same number.
+   absent and its uid is not in the status, there are two possibilities. Either it was not created, or it was deleted
+   before the operator saw it, and its pods are gone. In both cases, the operator creates an application with the same
+   number.
 3. It writes the end of an attempt to the status (`lastEnded`) before it deletes the attempt's application, if that is
    necessary, and before it numbers the next attempt.
 
@@ -36,7 +37,8 @@ from fleet_operator.planning.problem import Problem, Refused
 from fleet_operator.planning.run import Act, RunDecision
 
 LINGER_S: Final = 30.0
-"""Seconds for an ended application's pods to end; executors need a few to notice that their driver has ended."""
+"""Seconds to wait for the pods of an ended application. Executors take a few seconds to notice that their driver has
+ended."""
 GO_ON: Final = "correct the cause, and raise spec.retry to continue with the rest of the range"
 HALTING: Final = frozenset({c.CLUSTER_ID_CHANGED})
 """Obstacles that stop a running driver. Other obstacles only prevent the start of an attempt."""
@@ -53,8 +55,8 @@ class BackfillFacts:
     - `kept`: traces of attempts that the status has lost; read before the first attempt is numbered.
     - `progress`: the progress in the ledger, or the ledger's problem; None without a range.
     - `application`: the application of the newest attempt. `known`: the status has the application's uid.
-    - `driver`: the end of the newest attempt's driver; None while it is unknown.
-    - `waiting`: the reason why a pod of the attempt does not run. `pods_left`: pods of any attempt that still run.
+    - `driver`: the end of the newest attempt's driver; None while the end is unknown.
+    - `waiting`: the reason why a pod of the attempt does not run. `pods_left`: pods of any attempt that have not ended.
     - `since_end`: seconds since this process first saw the newest recorded end of an attempt.
     - `lost`: the problem of a missing object that the first attempt created and further attempts need.
     - `spark`, `handler`: the problem of the Spark operator and of the handler. `spark_asked`, `handler_read`: Spark and
@@ -85,12 +87,12 @@ class BackfillFacts:
 
     @property
     def started(self) -> bool:
-        """True if an attempt has a number, which it gets before its application is created."""
+        """True if an attempt has been numbered. An attempt is numbered before its application is created."""
         return self.backfill.attempts > 0
 
     @property
     def halted(self) -> Problem | None:
-        """The obstacle that forbids a driver to run, even if the spec wants it to run."""
+        """The obstacle that stops even a running driver; None without one."""
         return self.obstacle if self.obstacle is not None and self.obstacle.reason in HALTING else None
 
     @property
@@ -100,12 +102,13 @@ class BackfillFacts:
 
     @property
     def misplaced(self) -> Problem | None:
-        """The reason why the range cannot be continued, if nothing else stops the run now; otherwise None."""
+        """The reason why the range cannot be continued; None while an obstacle or a requested stop prevents progress
+        anyway."""
         return self.elsewhere if self.obstacle is None and not self.stop else None
 
     @property
     def last_end(self) -> AttemptEnd | None:
-        """The recorded end of the newest attempt."""
+        """The recorded end of the newest attempt; None while its end is not recorded."""
         end = attempts.read_end(self.backfill.status)
         return end if end is not None and end.attempt == self.backfill.attempts else None
 
@@ -177,10 +180,10 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
 
 
 def _again(facts: BackfillFacts, found: ResolvedRange, kept: Kept) -> BackfillDecision:
-    """Decide after the status was lost. The range comes from the settings of the earlier attempts. Resolved again, it
-    might have other offsets than the ledger, because the offsets at a time or at the end of a topic change."""
+    """Decide after the status was lost. The range comes from the settings of the earlier attempts. A range resolved
+    again might not match the ledger, because the offset at a time and the end of a topic change."""
     if isinstance(kept.resolved, Problem):
-        # The status needs the attempt's number, or the attempt's application would not be deleted.
+        # Without the attempt's number in the status, the attempt's application would not be deleted.
         return replace(BackfillDecision.from_problem("Failed", kept.resolved), attempt=kept.attempt)
     if facts.resolved is None:
         message = "the range was read from the settings of an earlier attempt, because the status had lost it"
@@ -198,7 +201,7 @@ def _number(facts: BackfillFacts) -> BackfillDecision:
 
 def _starting(facts: BackfillFacts, number: int) -> BackfillDecision:
     """Return the decision for an attempt whose driver does not run yet. If the previous attempt failed because no Spark
-    operator responded, that is reported until a Spark operator has seen this attempt's application."""
+    operator responded, this failure is reported until a Spark operator has seen the new attempt's application."""
     before = attempts.read_end(facts.backfill.status)
     if before is not None and _waiting_phase(before) == "Pending" and not facts.application.taken:
         return _retried(before)
@@ -224,7 +227,7 @@ def _blocked(facts: BackfillFacts) -> BackfillDecision | None:
 
 
 def _waiting_phase(end: AttemptEnd) -> Phase:
-    """The phase between a failed attempt and the next one."""
+    """The phase between a failed attempt and the next attempt."""
     return "Pending" if end.reason == c.SPARK_OPERATOR_NOT_RESPONDING else "Running"
 
 
@@ -326,10 +329,11 @@ def _paused() -> BackfillDecision:
 
 
 RELEASE: Final = 0.8
-"""A pause of the guard ends when the lag falls below this share of the limit, so that no pause follows at once."""
+"""The guard's pause ends when the lag falls below this share of the limit. At the limit itself, the next pause would
+soon follow."""
 STEP_S: Final = 15.0
-"""The observation's time in the control document is rounded down to a multiple of these seconds, so that the document
-is written less often. A driver pauses when that time stops advancing."""
+"""The observation's time in the control document is rounded down to a multiple of `STEP_S` seconds, so that the
+document is written less often. A driver pauses when this time stops advancing."""
 
 
 def control_of(

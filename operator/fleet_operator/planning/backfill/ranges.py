@@ -38,8 +38,8 @@ class RangeQuestion:
 
     - `read_committed`: the group reads committed records only, so end offsets exclude open transactions.
     - `from_ms`, `to_ms`: the time range of the records in epoch milliseconds; None for a range in offsets.
-    - `end_ms`: the read ends at the first record with this timestamp or a later one. It is later than `to_ms`, because
-      timestamps in a log are not in order. None: the read ends at the end of the log.
+    - `end_ms`: the read ends at the first record with this timestamp or a later one. `end_ms` is later than `to_ms`,
+      because timestamps in a log are not in order. If None, the read ends at the end of the log.
     - `others`: other topics whose existence is checked.
     """
 
@@ -57,8 +57,9 @@ class TopicOffsets:
 
     - `partitions`: the number of partitions; None if the queried broker does not know the topic.
     - `starts`, `ends`: the first offset and the end offset of the log.
-    - `first`, `end`: first offsets at or after `from_ms` and `end_ms` of the question, None if all records are older.
-    - `highs`: with `read_committed`, end offsets including open transactions, which `ends` exclude.
+    - `first`, `end`: offsets of the first records at or after `from_ms` and `end_ms` of the question; None if all
+      records are older.
+    - `highs`: with `read_committed`, the end offsets including open transactions; `ends` excludes them.
     - `unknown`: the topics in the question's `others` that do not exist.
     - `cluster_id`, `topic_id`: None if the brokers do not return such ids.
     """
@@ -135,7 +136,8 @@ def ask_range(
         late = wanted.time.late_seconds
         end_s = None if to_s is None or late is None else to_s + late
     elif wanted.last is not None:
-        # Rounded to whole seconds, as in the status, so that the records of the present second are included.
+        # Whole seconds, as in the status. The end is the next second, so that the records of the present second are
+        # included.
         from_s, to_s = int(now) - wanted.last.seconds, int(now) + 1
     return RangeQuestion(
         topic=topic,
@@ -285,13 +287,14 @@ def range_status(resolved: ResolvedRange) -> dict[str, Any]:
 
 
 def identity(resolved: ResolvedRange) -> dict[str, str | int]:
-    """Cluster id, topic id and `sampledFrom`, each only if it is known, keyed as in the status and the settings."""
+    """Cluster id, topic id and `sampledFrom`, each only if known. The keys are the field names in the status and the
+    settings."""
     known = zip(IDENTITY, (resolved.cluster_id, resolved.topic_id, resolved.sampled_from), strict=True)
     return {name: value for name, value in known if value is not None}
 
 
 def read_range(backfill: Backfill) -> ResolvedRange | None:
-    """Read the range from a Backfill's status; None if it is not resolved yet or unreadable."""
+    """Read the range from a Backfill's status; None if the range is not resolved yet or is unreadable."""
     status = backfill.status
     topic, found = status.get("topic"), status.get("resolvedRange")
     if not isinstance(topic, str) or not isinstance(found, list):
@@ -319,7 +322,7 @@ def read_range(backfill: Backfill) -> ResolvedRange | None:
 def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
     from_ms, to_ms, last = config.filter.from_ms, config.filter.to_ms, backfill.spec.range.last
     if last is not None and from_ms is not None and to_ms is None:
-        # The settings for a `range.last` have no end in time; this is the end that `ask_range` used.
+        # The settings for a `range.last` have no end time. The end is computed as in `ask_range`.
         to_ms = from_ms + (last.seconds + 1) * 1000
     return ResolvedRange(
         topic=config.topic,
@@ -334,8 +337,8 @@ def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
 
 def find_other_cluster(resolved: ResolvedRange | None, seen: ClusterObservation | None) -> Problem | None:
     """The problem of a range that was resolved on another Kafka cluster than the group's present one. A recreated topic
-    is detected by the driver instead, with a request before each slice. The observer's last poll cannot show it,
-    because it may be older than the range."""
+    is detected by the driver, with a request before each slice. The observer's last poll cannot show that the topic was
+    recreated, because the poll may be older than the range."""
     if resolved is None or resolved.cluster_id is None or seen is None or not (seen.identified and seen.cluster_id):
         return None
     if seen.cluster_id == resolved.cluster_id:
@@ -354,7 +357,7 @@ def _milliseconds(at: float | None) -> int | None:
 
 
 def _first_of(partitions: list[str]) -> str:
-    more = f" (and {len(partitions) - 1} more partitions like it)" if len(partitions) > 1 else ""
+    more = f" (and {len(partitions) - 1} more partitions)" if len(partitions) > 1 else ""
     return f"{partitions[0]}{more}"
 
 

@@ -1,8 +1,8 @@
 """SparkApplications (`sparkoperator.k8s.io/v1beta2`), which the kubeflow Spark operator runs. Pure.
 
-An application is created once and never edited, because the Spark operator runs an edited application again. Its own
-`suspend` is not used, because a resumed application starts over. An application is cancelled by deletion; the Spark
-operator and owner references then remove its pods.
+An application is created once and never edited, because the Spark operator runs an edited application again. The
+`suspend` field of a SparkApplication is not used, because a resumed application starts over. An application is
+cancelled by deletion; the Spark operator and owner references then remove its pods.
 """
 
 import math
@@ -22,7 +22,8 @@ EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 MESSAGE_CHARACTERS_MAX: Final = 512
 SEEN_CHARACTERS_MAX: Final = 4096
 LOG_CHARACTERS_MAX: Final = 256 * 1024
-"""Maximum length of text that is searched for errors. Spark's messages may contain the whole log of a process."""
+"""Maximum length of the message that is searched for errors. Spark's messages may contain the whole log of a
+process."""
 NOT_SUBMITTED: Final = "failed to submit spark application"
 """Start of an application's error message if its driver could not be created."""
 ERROR_LINE: Final = re.compile(r'^(?:Exception in thread "[^"\n]*"|Caused by:) (.+)$', re.MULTILINE)
@@ -80,8 +81,9 @@ STATES: Final = {
     "COMPLETED": SparkState.SUCCEEDED,
     "FAILED": SparkState.FAILED,
 }
-"""States that the Spark operator reports; only COMPLETED and FAILED are final. Unlisted ones, such as SUBMISSION_FAILED
-and SUSPENDED, count as UNKNOWN; they change to a listed state, or a deadline ends the attempt."""
+"""States that the Spark operator reports; only COMPLETED and FAILED are final. Unlisted states, such as
+SUBMISSION_FAILED and SUSPENDED, count as UNKNOWN: an unlisted state changes to a listed state, or a deadline ends the
+attempt."""
 
 
 def read_application(body: Mapping[str, Any] | None) -> SeenApplication:
@@ -103,6 +105,7 @@ def read_application(body: Mapping[str, Any] | None) -> SeenApplication:
 
 
 def _errors(log: str) -> str:
-    """The errors in spark-submit's log, which is the message of a failed submission (11 KB); the log if it has none."""
+    """Return the errors in spark-submit's log, which the Spark operator reports as the message of a failed submission
+    (11 KB). Return the whole log if no error is found."""
     found = ERROR_LINE.findall(log[:LOG_CHARACTERS_MAX])
     return f"spark-submit failed: {'; caused by '.join(each.strip() for each in found)}" if found else log

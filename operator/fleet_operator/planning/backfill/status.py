@@ -1,4 +1,4 @@
-"""The status of a Backfill, projected from a decision and from its driver's counts. Pure."""
+"""The status of a Backfill, projected from a decision and from the driver's counts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +18,8 @@ DECIDING: Final = (
     *("topic", *IDENTITY, "resolvedRange", "resolvedTime", "startedAt", "finishedAt"),
     *("attempts", "handlerAttempt", "applicationName", "applicationUid", "lastEnded"),
 )
-"""Fields on which the next step depends. Like the counts, they keep their values until newer values are known."""
+"""Status fields on which the next step depends. Like the counts, these fields keep their values until newer values are
+known."""
 COUNTED: Final = (
     *("slices", "offsetsCovered", "offsetsTotal", "records", "comparison"),
     *("ratePerSecond", "estimatedEnd", "progressText", "repeatedTasks"),
@@ -85,7 +86,8 @@ def project_backfill_status(facts: BackfillFacts, decision: BackfillDecision, no
 
 
 def _progress(progress: Progress, previous: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The estimated end changes only with the counts; otherwise every reconcile would write the status."""
+    """Build the fields about progress. The estimated end changes only if the counts change; otherwise every reconcile
+    would write the status."""
     ledger = progress.ledger
     status: dict[str, Any] = {"offsetsCovered": progress.covered, "offsetsTotal": progress.total}
     if ledger is None:
@@ -175,7 +177,8 @@ def _handler(facts: BackfillFacts) -> Condition:
 
 
 def _kept(facts: BackfillFacts, kind: str, reason: str, message: str, status: c.Status = "Unknown") -> Condition:
-    """Return the stored condition, or a new one if none is stored, or if it is not True although `status` is."""
+    """Return the stored condition. Return a new condition if none is stored, or if `status` is True and the stored
+    status is not."""
     found = c.find_condition(facts.backfill.status.get("conditions") or (), kind)
     if found is None or (status == "True" and found.get("status") != "True"):
         return Condition(kind, status, reason, message)

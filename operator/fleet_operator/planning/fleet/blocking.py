@@ -1,7 +1,7 @@
 """Problems that keep a ConsumerGroup's spec from becoming a revision.
 
 The checks run in a chain, root causes first, so the first problem found is the one to fix. The fleet of a blocked group
-keeps running. Only a changed cluster id, or an older owner of the Kafka group, stops it.
+keeps running, except after a change of the cluster id, or if an older claim owns the Kafka group.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from fleet_operator.planning.topic_pattern import group_pattern
 ANSWERED_MAX: Final = 100
 ADDRESS_CHARACTERS_MAX: Final = 256
 SOURCE_FILES_MAX: Final = 250
-"""Maximum number of files in a handler's source. It is limited because the pod template lists each file."""
+"""Maximum number of files in a handler's source. The number is limited because the pod template lists each file."""
 SECRET_PROBLEMS: Final = frozenset(
     {
         conditions.SECRET_NOT_LABELLED,
@@ -31,8 +31,8 @@ SECRET_PROBLEMS: Final = frozenset(
         conditions.SECRET_INCOMPLETE,
     }
 )
-"""Reasons why the operator refuses a KafkaCluster's Secrets. They also block the ConsumerGroups, because Kubernetes
-lets a pod mount any Secret of its namespace, so the workers could use a refused Secret."""
+"""Reasons for which the operator refuses a KafkaCluster's Secrets. The same reasons block its ConsumerGroups:
+Kubernetes lets a pod mount any Secret of its namespace, so workers could otherwise use a refused Secret."""
 
 
 def find_blocking_problem(
@@ -44,8 +44,9 @@ def find_blocking_problem(
     observation: ClusterObservation | None = None,
     retry_problem: Problem | None = None,
 ) -> Problem | None:
-    """The first problem that blocks a group. `older`: the claim that owns its Kafka group. `handler_files`: None if the
-    handler's ConfigMap is missing or not referenced. `retry_problem`: why the retry policy cannot be published."""
+    """The first problem that blocks a group; None without one. `older`: another object's claim that owns the Kafka
+    group. `handler_files`: None if the handler's ConfigMap is missing or not referenced. `retry_problem`: why the retry
+    policy cannot be published."""
     if isinstance(cluster, Problem):
         return cluster
     if older is not None:
@@ -59,10 +60,12 @@ def find_blocking_problem(
         return changed
     if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
         return Problem(observation.reason, observation.message)
-    # An observation of an unreachable cluster lacks the topic even if the topic exists. So a topic seen earlier counts.
+    # An observation of an unreachable cluster lacks the topic even if the topic exists. So a topic that was seen
+    # earlier counts as existing.
     awaited = cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
     if observation is not None and observation.lacks_offsets_topic and awaited:
-        # Unless the group is blocked, a joining worker makes a broker create the topic with the broker's own settings.
+        # If the group were not blocked, a joining worker would make a broker create the topic with the broker's
+        # settings.
         message = (
             f"__consumer_offsets of KafkaCluster {cluster.metadata.name!r} has not been seen yet; the operator creates "
             "it before the first group is used: see the condition OffsetsTopicSized of the KafkaCluster"
@@ -134,9 +137,10 @@ def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] |
 def find_unproven_connection(
     cluster: KafkaCluster, observation: ClusterObservation | None, *, moved: bool
 ) -> Problem | None:
-    """The reason why no pod may start with a KafkaCluster's connection yet. Until the operator has observed the
-    cluster, it is unknown whether the Secrets may be used. `moved`: the fleet runs with another connection. Its offsets
-    may be invalid in the new cluster, so the new connection must first show the cluster id."""
+    """The reason why no pod may start with a KafkaCluster's connection yet; None if pods may. Until the operator has
+    observed the cluster with this connection, it is unknown whether the Secrets may be used. `moved`: the fleet runs
+    with another connection. The fleet's offsets may be invalid in the new cluster, so the cluster id must first be read
+    with the new connection."""
     name = cluster.metadata.name
     if observation is None or not observation.current:
         return Problem(
@@ -153,7 +157,7 @@ def find_unproven_connection(
 
 def find_changed_id(cluster: KafkaCluster, observation: ClusterObservation | None) -> Problem | None:
     """The problem if the brokers report another cluster id than the KafkaCluster has recorded. While no broker answers,
-    a problem found earlier persists. Otherwise workers would start as soon as the other cluster went down. It also
+    an earlier problem persists. Otherwise workers would start as soon as the other cluster went down. The problem also
     persists through a restart of the operator and a renewed Secret, until the recorded cluster id is seen with the
     present connection."""
     known, message = cluster.identity.cluster_id, cluster.identity.other

@@ -1,9 +1,9 @@
-"""Deadlines of a rollout: measures how long pods have run without becoming ready, and finds what waiting pods wait for.
+"""Deadlines of a rollout: how long pods have run without becoming ready, and the causes for which waiting pods wait.
 
 The operator adds up the seconds between its own reconciles. It measures them with its monotonic clock, counts at most
-`GAP_MAX_S` between two reconciles, and never compares times of different clocks. So a changed clock, a wrong clock of a
-node or an earlier leader, a suspended machine, or a pause between reconciles never causes a refusal. A new leader
-starts from zero.
+`GAP_MAX_S` between two reconciles, and never compares times of different clocks. So no revision is refused because of a
+changed clock, a wrong clock (on a node or of an earlier leader), a suspended machine, or a pause between reconciles. A
+new leader starts from zero.
 
 Time counts only while a container runs without becoming ready, or keeps dying. A pod that waits for something outside
 its revision adds no time, and keeps the time counted so far.
@@ -27,18 +27,19 @@ from fleet_operator.planning.fleet.rollout_facts import (
 from fleet_operator.planning.problem import Problem
 
 GAP_MAX_S: Final = 30.0
-"""Maximum seconds that count between two reconciles. A rollout in progress is reconciled every few seconds."""
+"""Maximum seconds counted between two reconciles. A rollout in progress is reconciled every few seconds."""
 
 READY_S: Final = 5.0
-"""Seconds for which a pod must stay ready before the time counted against it is reset to zero. So the time is not reset
-when a pod in a crash loop is ready for a moment (compare `minReadySeconds`)."""
+"""Seconds for which a pod must stay ready before the time counted against it is reset to zero. A pod in a crash loop
+that is ready for only a moment does not reset the time (compare `minReadySeconds`)."""
 
 CHECK_UNSTARTED_S: Final = 60.0
 """Seconds after which a revision is refused if its check pod cannot start for a cause inside the revision, such as an
 invalid image name."""
 
 TROUBLE_S: Final = 10.0
-"""Seconds to give controllers and kubelets before pods that are missing, starting or slow to terminate are reported."""
+"""Seconds before pods that are missing, starting or terminating late are reported; controllers and kubelets need some
+time."""
 
 MISSING: Final = "missing pods"
 LINGERING: Final = "lingering "
@@ -46,7 +47,8 @@ STARTING: Final = "starting "
 
 
 def watch(before: Watched, facts: RolloutFacts, *, counts: bool, tick: float) -> Watched:
-    """Update the counted times. If `counts` is False, all restart from zero. `tick`: the time, in monotonic seconds."""
+    """Update the counted times. If `counts` is False, all times restart from zero. `tick`: now, in monotonic
+    seconds."""
     fleet = facts.fleet
     subject = f"{facts.wanted} {fleet.revision if fleet else ''} {facts.request}"
     if not counts or subject != before.subject:
@@ -58,7 +60,7 @@ def watch(before: Watched, facts: RolloutFacts, *, counts: bool, tick: float) ->
 
 
 def _count_time(before: CountedTime | None, now: PodState, passed: float) -> CountedTime:
-    """Add the `passed` seconds to a pod's counted time. They count for the state that the previous reconcile saw."""
+    """Add the `passed` seconds to a pod's counted time, for the state that the previous reconcile saw."""
     if before is None:
         return CountedTime(state=now)
     seconds, ready_s = before.seconds, 0.0
@@ -85,7 +87,8 @@ def _pod_states(facts: RolloutFacts) -> Iterator[tuple[str, PodState]]:
 
 
 def late_pod(facts: RolloutFacts) -> Problem | None:
-    """The refusal because of a late pod. It tells how a container died, because the log is deleted with the pod."""
+    """The refusal of a revision because a pod is late; None without a late pod. The message says how a container died,
+    because the log is deleted with the pod."""
     deadline_s = facts.progress_deadline_s + facts.patience_s
     for pod in _updated(facts):
         if pod.ready or pod.waits is not None or facts.watched.seconds(pod.uid) < deadline_s:
@@ -97,7 +100,8 @@ def late_pod(facts: RolloutFacts) -> Problem | None:
 
 
 def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
-    """The refusal because the check hangs, or can never start for a cause inside its revision; None otherwise."""
+    """The refusal of a revision because its check hangs, or cannot start for a cause inside the revision; None
+    otherwise."""
     seconds = facts.watched.seconds(check.uid)
     if check.started and seconds >= facts.check_deadline_s:
         return Problem(
@@ -143,7 +147,8 @@ def _is_brief(waits: Problem | None) -> bool:
 
 
 def _told(facts: RolloutFacts, uid: str, waits: Problem | None) -> Problem | None:
-    """Return `waits` if it should be reported; the usual waits of a starting pod only after `TROUBLE_S`."""
+    """Return `waits` if the wait should be reported. The usual waits of a starting pod are reported only after
+    `TROUBLE_S`."""
     return None if _is_brief(waits) and facts.watched.seconds(STARTING + uid) < TROUBLE_S else waits
 
 
@@ -161,7 +166,7 @@ def _updated(facts: RolloutFacts) -> Iterator[PodFacts]:
 
 
 def _missing(facts: RolloutFacts) -> int:
-    """The number of wanted pods that do not exist. A pod that is being replaced counts for a moment."""
+    """The number of wanted pods that do not exist. A pod that is being replaced counts as missing for a moment."""
     fleet = facts.fleet
     if fleet is None or not fleet.observed:
         return 0

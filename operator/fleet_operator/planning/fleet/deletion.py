@@ -1,10 +1,10 @@
 """Deletion of a ConsumerGroup: the steps in Kafka before its object may be removed, and their deadlines.
 
 The object has a finalizer only if its spec requires such steps. Each step follows from the present state, so if the
-operator is killed, its successor continues at the same or the next step. Two deadlines ensure that neither a dead
-broker nor a terminating namespace keeps the object indefinitely. If the KafkaCluster is missing, the steps are skipped.
-If a drain times out, topics with waiting records are kept: a kept topic can still be deleted, but deleted records
-cannot be recovered.
+operator is killed, its successor continues at the same or the next step. Because of two deadlines, neither an
+unreachable broker nor a terminating namespace keeps the object indefinitely. If the KafkaCluster is missing, the steps
+are skipped. If a drain times out, topics with waiting records are kept: a kept topic can still be deleted, but deleted
+records cannot be recovered.
 
 Decision: docs/decisions/0017-policy-revisions.md.
 """
@@ -22,11 +22,12 @@ UNDO_S: Final = 120.0
 """Seconds added to the spec's drain timeout, to stop the workers and to delete topics and groups in Kafka."""
 
 CLUSTER_HOLD_S: Final = 60.0
-"""Seconds for which a deleted KafkaCluster is kept for groups not yet in deletion, because the same command or the
-namespace's deletion may delete them next. For a group in deletion, it is kept until that group is removed."""
+"""Seconds for which a deleted KafkaCluster is kept for groups that are not being deleted: the same command, or the
+namespace's deletion, may delete these groups next. For a group that is being deleted, the KafkaCluster is kept until
+the group is removed."""
 
 POLL_S: Final = 2.0
-"""Poll interval of a deletion in progress in seconds, in case an event was missed."""
+"""Seconds between polls of a deletion in progress, in case an event was missed."""
 
 
 class DeletionPhase(StrEnum):
@@ -43,8 +44,8 @@ class DeletionFacts:
     - `deleted_at`: epoch seconds. `can_drain`: retry workers can run. `redrives`: number of Redrives that may write.
     - `reachable`: the KafkaCluster's brokers answer, with the right cluster id.
     - `owner`: False if another ConsumerGroup owns the Kafka group.
-    - `heir`: the ConsumerGroup that takes the Kafka group over, else empty; `heir_unsure`: it is still unknown whether
-      there is one.
+    - `heir`: the ConsumerGroup that takes over the Kafka group; empty without one. `heir_unsure`: it is still unknown
+      whether a ConsumerGroup takes over the Kafka group.
     - `orphaned`: the deletion leaves the fleet running, for example after `kubectl delete --cascade=orphan`.
     """
 
@@ -66,7 +67,8 @@ class DeletionFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeletionStep:
-    """The next step of a deletion. `given_up`: the reason why topics and groups stay in Kafka, else empty."""
+    """The next step of a deletion. `given_up`: the reason why topics and groups stay in Kafka; empty if they are
+    deleted."""
 
     phase: DeletionPhase
     given_up: str = ""
@@ -80,9 +82,11 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
     if not facts.owner:
         return DeletionStep(DeletionPhase.LEAVE)
     if facts.heir:
-        return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns them now")
+        return DeletionStep(DeletionPhase.LEAVE, f"ConsumerGroup {facts.heir} owns these topics and groups now")
     if facts.orphaned:
-        return DeletionStep(DeletionPhase.LEAVE, "the fleet was kept (--cascade=orphan) and uses them")
+        return DeletionStep(
+            DeletionPhase.LEAVE, "the fleet was kept (--cascade=orphan) and uses these topics and groups"
+        )
     if not facts.cluster_known:
         return DeletionStep(DeletionPhase.LEAVE, "the KafkaCluster does not exist")
     drain_until = facts.deleted_at + facts.deletion.timeout_seconds
@@ -98,7 +102,7 @@ def decide_deletion(facts: DeletionFacts, now: float) -> DeletionStep:
 
 
 def _draining(facts: DeletionFacts) -> bool:
-    """True while retry workers must run: records wait in retry topics, or main workers and Redrives may add some."""
+    """True while retry workers must run: records wait in retry topics, or main workers and Redrives may add records."""
     if facts.deletion.retry_topics != "Drain" or not facts.has_retries or not facts.can_drain:
         return False
     seen = facts.seen
@@ -107,8 +111,9 @@ def _draining(facts: DeletionFacts) -> bool:
 
 
 def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics to delete, out of all `topics` of the cluster: the group's retry topics (also for delays removed from
-    the policy), its redrive topic and, if the spec's `retryTopics` is Delete, its failed topic."""
+    """The topics to delete, out of all `topics` of the cluster. They are the group's retry topics (also for delays
+    removed from the policy) and its redrive topic. If the spec's `retryTopics` is Delete, its failed topic is also
+    deleted."""
     policy = group.spec.deletion.retry_topics
     if policy == "Keep":
         return ()
@@ -120,7 +125,8 @@ def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...
 
 
 def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
-    """True for a retry topic of this group. The prefix alone is no proof: another group's id may begin with it."""
+    """True for a retry topic of this group. A matching prefix is no proof, because another group's id may begin with
+    this group's id."""
     prefix = naming.retry_topic(group.group_id, "")
     if not topic.startswith(prefix):
         return False
@@ -132,7 +138,8 @@ def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
 
 
 def doomed_groups(group: ConsumerGroup, *, had_retries: bool) -> tuple[str, ...]:
-    """The Kafka groups to delete. If not `had_retries`, a group with the retry group's id may be another fleet's."""
+    """The Kafka groups to delete. Without `had_retries`, the group with the retry group's id is not deleted, because it
+    may belong to another fleet."""
     if group.spec.deletion.group == "Keep":
         return ()
     return (group.group_id, *((naming.retry_group(group.group_id),) if had_retries else ()))

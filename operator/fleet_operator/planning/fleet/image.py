@@ -1,9 +1,9 @@
 """Choice of a fleet's worker image. The choice is stored in the group's state, so a new default image of the operator
 replaces no pods.
 
-A new group gets the operator's default image. `spec.image` has precedence while it is set. When it is removed, the
-group gets the operator's current default. Otherwise only an upgrade in waves changes the image (see `waves`). The image
-is written to the state before it is used, so if the operator is killed, its successor chooses the same image.
+A new group gets the operator's default image. If `spec.image` is set, it has precedence. When `spec.image` is removed,
+the group gets the operator's current default image. Otherwise only an upgrade in waves changes the image (see `waves`).
+The image is written to the state before it is used, so if the operator is killed, its successor chooses the same image.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,8 @@ class WorkerImage:
 def choose_image(
     group: ConsumerGroup, state: UpgradeState, stateful_set: Mapping[str, Any] | None, *, default: str
 ) -> WorkerImage:
-    """Choose the image; `default` is the operator's. If the state has no valid image (for example, because a backup was
-    restored without the state), the fleet keeps the image of its StatefulSet."""
+    """Choose the image. `default`: the operator's default image. If the state has no valid image (for example, because
+    a backup was restored without the state), the fleet keeps the image of its StatefulSet."""
     if group.spec.image is not None:
         return WorkerImage(group.spec.image, "Spec", default)
     known = None if state.source == "Spec" else _readable(state.image) or running_image(stateful_set)
@@ -45,7 +45,7 @@ def running_image(stateful_set: Mapping[str, Any] | None) -> str | None:
 
 
 def _readable(image: Any) -> str | None:
-    """Return the image if it is a valid reference, else None. Somebody other than the operator may have written it."""
+    """Return the image if it is a valid reference, else None. Anybody may have written the value."""
     try:
         return _REFERENCE.validate_python(image)
     except ValidationError:

@@ -1,7 +1,5 @@
-"""Builders of a ConsumerGroup's children, as dicts for server-side apply.
-
-Each builder returns all fields that the operator sets in its object. It changes none of its inputs, and equal inputs
-give equal results.
+"""Builders of a ConsumerGroup's children, as dicts for server-side apply. Each builder returns all fields that the
+operator sets in an object. A builder changes none of its inputs, and equal inputs give equal results.
 """
 
 import copy
@@ -25,7 +23,8 @@ MIN_READY_S: Final = 5
 
 
 def headless_service(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]:
-    """Headless Service for the workers' DNS names. It publishes unready workers too, so that metrics are scraped."""
+    """Headless Service for the workers' DNS names. It also publishes unready workers, so that their metrics are
+    scraped."""
     name = group.metadata.name
     return {
         **head("v1", "Service", group, part.child(name), part.component),
@@ -53,7 +52,7 @@ def disruption_budget(group: ConsumerGroup, part: Part = MAIN) -> dict[str, Any]
 def stateful_set(
     group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any], replicas: int, part: Part = MAIN
 ) -> dict[str, Any]:
-    """The workers' StatefulSet. `pod_template` is the template in the revision's ConfigMap, unchanged."""
+    """The workers' StatefulSet. `pod_template`: the unchanged template from the revision's ConfigMap."""
     name = group.metadata.name
     body = head("apps/v1", "StatefulSet", group, part.child(name), part.component)
     body["metadata"]["annotations"] = {labels.REVISION_ANNOTATION: revision}
@@ -93,7 +92,7 @@ def handler_config_map(group: ConsumerGroup, revision: Revision) -> dict[str, An
 
 
 def preflight_pod(group: ConsumerGroup, *, revision: str, pod_template: Mapping[str, Any]) -> dict[str, Any]:
-    """One-shot pod that checks a revision before its rollout."""
+    """Build the one-shot pod that checks a revision before its rollout."""
     name = group.metadata.name
     body = head("v1", "Pod", group, naming.preflight_pod(name, revision), labels.CHECK)
     template_metadata = pod_template["metadata"]
@@ -116,7 +115,7 @@ Notices = Mapping[str, Mapping[str, str]]
 
 def notices(pods: Iterable[Mapping[str, Any]], *wanted: Notices) -> list[dict[str, Any]]:
     """Patches that annotate pods, so that the kubelet updates mounted files at once. Each patch repeats the pod's other
-    notices, because a server-side apply removes an annotation that it applied before and now omits."""
+    notices, because a server-side apply removes an annotation that an earlier apply set and this apply omits."""
     patches = []
     for pod in pods:
         metadata = pod["metadata"]

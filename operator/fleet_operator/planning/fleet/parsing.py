@@ -1,7 +1,7 @@
 """Parsers of cluster objects (dicts from the API server) into the facts of a rollout.
 
-`manifests` writes the annotations and fields that are read here. People may edit the objects, so an unreadable value
-raises nothing: the parser uses the most cautious value instead.
+The module `manifests` writes the annotations and fields that are read here. People may edit the objects, so an
+unreadable value raises no exception: the parser uses the most cautious value instead.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,8 +45,9 @@ def with_verdict(revision: str, verdict: RevisionVerdict | None, **found: Any) -
 
 
 def read_check(pod: Mapping[str, Any]) -> CheckFacts:
-    """Parse a check pod. The result is the last line of the worker's termination message, in JSON. The check ends with
-    the worker's container, not with the pod, because containers that an admission webhook added may keep running."""
+    """Parse a check pod. The result is JSON, in the last line of the worker's termination message. The check ends when
+    the worker's container ends, even if the pod still runs: containers that an admission webhook added may keep
+    running."""
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     named = (each for each in status.get("containerStatuses") or () if each.get("name") == labels.CONTAINER)
     worker: Mapping[str, Any] = next(named, {})
@@ -82,7 +83,7 @@ def read_check(pod: Mapping[str, Any]) -> CheckFacts:
 
 
 def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
-    """Parse the StatefulSet; None if there is none, or if it is being deleted."""
+    """Parse the StatefulSet; None if it does not exist or is being deleted."""
     if stateful_set is None or stateful_set.get("metadata", {}).get("deletionTimestamp"):
         return None
     metadata, spec = stateful_set["metadata"], stateful_set.get("spec", {})
@@ -99,7 +100,8 @@ def read_fleet(stateful_set: Mapping[str, Any] | None) -> FleetFacts | None:
 
 
 def read_pod(pod: Mapping[str, Any], now: float | None = None) -> PodFacts:
-    """A pod without a Ready condition is not ready. Without `now`, recent deaths of containers are ignored."""
+    """Parse a worker's pod. A pod without a Ready condition is not ready. Without `now`, recent deaths of containers
+    are ignored."""
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     name = metadata.get("name", "")
     tail = name.rpartition("-")[2]
@@ -129,7 +131,7 @@ def _updated_replicas(status: Mapping[str, Any]) -> int:
 
 
 def _waiting(status: Mapping[str, Any]) -> tuple[str, str]:
-    """The kubelet's or scheduler's reason and message for a pod that is not ready; empty if they give none."""
+    """The kubelet's or scheduler's reason and message for a pod that is not ready; both empty without a reason."""
     for container in container_statuses(status):
         state = container.get("state") or {}
         waiting = state.get("waiting") or {}

@@ -14,14 +14,15 @@ from fleet_operator.planning.fleet.rollout_facts import FleetFacts, PodFacts
 class Part:
     """A set of workers of one fleet. `component`: the value of its component label. `child`: maps the ConsumerGroup's
     name to the common name of the StatefulSet, headless Service and PodDisruptionBudget. `kafka_group`: maps the main
-    workers' Kafka group id to that of this part."""
+    workers' Kafka group id to the Kafka group id of this part."""
 
     component: str
     child: Callable[[str], str]
     kafka_group: Callable[[str], str]
 
     def selector(self, name: str) -> dict[str, str]:
-        """Labels that only this part's workers have. They must never change: a StatefulSet's selector is immutable."""
+        """Labels that only this part's workers have. These labels must never change, because a StatefulSet's selector
+        is immutable."""
         return {labels.GROUP_LABEL: name, labels.COMPONENT_LABEL: self.component}
 
 
@@ -31,7 +32,7 @@ RETRY: Final = Part(labels.RETRY, naming.retry_workers, naming.retry_group)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetPart:
-    """One part as it exists. `fleet` is None if the StatefulSet (`body`) does not exist or is being deleted."""
+    """The present state of one part. `fleet`: None if the StatefulSet (`body`) does not exist or is being deleted."""
 
     part: Part
     body: dict[str, Any] | None = None
@@ -50,7 +51,7 @@ def read_part(part: Part, body: dict[str, Any] | None, pods: Iterable[dict[str, 
 class PartPlan:
     """The plan for one part: `replicas` workers at revision `target`.
 
-    - `target`: if None, an existing StatefulSet stays as it is, and none is created.
+    - `target`: if None, an existing StatefulSet stays as it is, and no StatefulSet is created.
     - `remove`: delete the part's children.
     - `delete_pods`: unready pods of refused revisions, to be deleted.
     - `event`: reason and note of the Event about the change.

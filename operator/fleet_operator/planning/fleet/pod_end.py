@@ -1,7 +1,8 @@
-"""Parser for the death of a container: exit code, signal, the kubelet's reason, and the records being processed.
+"""Parser for the death of a container: exit code, signal, the kubelet's reason, and the records in its handler.
 
 A worker's termination message is one line of JSON. The termination message of other containers, and of workers that
-fail while they start, is the end of their log. Either may be any string, so it is parsed strictly and shortened.
+fail while they start, is the end of their log. Any termination message may be an arbitrary string, so it is parsed
+strictly and shortened.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,8 @@ from fleet_operator.planning.fleet.pod_wait import container_statuses
 from fleet_operator.planning.foreign_json import read_object
 
 RECENT_S: Final = 60.0
-"""Seconds for which a restarted container still counts as failing: long enough for a container in a crash loop to die
-again, or for a worker to join the group and reach the record that killed it."""
+"""Seconds for which a restarted container still counts as failing. In this time, a container in a crash loop dies
+again, or a worker joins the group and reaches the record that killed its predecessor."""
 
 SAID_CHARACTERS_MAX: Final = 300
 RECORDS_MAX: Final = 4
@@ -28,8 +29,9 @@ SIGNAL_EXIT: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
-    """The last death of a container; times in epoch seconds. `started_at`: start of its next process; None until then.
-    `said`: the termination message, in one line. `records`: the records that the handler was processing."""
+    """The last death of a container; times in epoch seconds. `started_at`: start of the container's next process; None
+    until it starts. `said`: the termination message, in one line. `records`: the records that the handler was
+    processing."""
 
     container: str
     exit_code: int
@@ -52,7 +54,7 @@ class ContainerEnd:
 
 
 def last_end(status: Mapping[str, Any]) -> ContainerEnd | None:
-    """The newest death among a pod's containers, or None. A container that ended with exit code 0 does not count."""
+    """The newest death among a pod's containers; None without one. An end with exit code 0 does not count."""
     return max(_ends(status), key=lambda end: end.at or 0.0, default=None)
 
 
@@ -75,7 +77,7 @@ def _ends(status: Mapping[str, Any]) -> Iterator[ContainerEnd]:
 
 
 def _message(text: str) -> tuple[str, tuple[Place, ...]]:
-    """Parse a termination message. Return it as one line, and the records that it names."""
+    """Parse a termination message. Return the message in one line, and the records that it names."""
     line = next((line for line in reversed(text.splitlines()) if line.strip()), "").strip()
     report = read_object(line) or {}
     if not isinstance(report.get("reason"), str):
@@ -87,7 +89,7 @@ def _message(text: str) -> tuple[str, tuple[Place, ...]]:
 
 
 def _log_message(entry: Mapping[str, Any]) -> str:
-    """The message in a worker's JSON log line, with the error if the line has one; empty without a message."""
+    """The message in a worker's JSON log line, with the line's error, if any; empty without a message."""
     if not isinstance(entry.get("message"), str):
         return ""
     error = entry.get("error")

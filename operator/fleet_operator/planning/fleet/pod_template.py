@@ -2,7 +2,7 @@
 
 The Pod Security Standards' level "restricted" applies to every container, including the user's, because handlers and
 their helpers need no privileges. Settings, handler source and credentials are in one projected volume, so that no mount
-is inside another.
+is inside another mount.
 
 Decision: docs/decisions/0034-pods.md.
 """
@@ -22,8 +22,9 @@ from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANN
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
 AUTHORITIES_VOLUME: Final = "consumer-fleet-authorities"
-"""Volume for a Secret whose CA certificates are chosen by a pattern. It is separate because the settings volume lists
-its keys. Strimzi, for example, keeps an old CA as `ca-<date>.crt` (`InternalCa.createRenewOrReplace`)."""
+"""Volume for a Secret whose CA certificates are chosen by a pattern. It is a separate volume because the settings
+volume lists each key, and matching keys may be added later: Strimzi, for example, keeps an old CA as `ca-<date>.crt`
+(`InternalCa.createRenewOrReplace`)."""
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532
@@ -33,32 +34,35 @@ CLOSING_S: Final = 15
 """Seconds by which the grace period exceeds `drainSeconds`, for the last commit, leaving the group, and closing."""
 
 CHECK_GRACE_S: Final = 5
-"""Grace period of a check pod in seconds. It is short, because the sidecars that end last have nothing to drain."""
+"""Grace period of a check pod in seconds. The period is short, because the sidecars, which end last, have nothing to
+drain."""
 
 SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
-"""Fields of the worker container that are removed if the worker serves no HTTP."""
+"""Fields that are removed from the worker container if the worker serves no HTTP."""
 ATTENDING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
-"""Fields removed from the other containers if the worker serves no HTTP: they may wait for the worker's HTTP pages."""
+"""Fields that are removed from the other containers if the worker serves no HTTP: probes and hooks may wait for the
+worker's HTTP pages."""
 STARTUP_S: Final = 600
-"""Seconds that a worker has to import its handler. The pod is not ready before the import has succeeded."""
+"""Seconds within which a worker must import its handler. The pod is not ready before the import has succeeded."""
 
 DEFAULT_RESOURCES: Final = {"requests": {"cpu": "50m", "memory": "128Mi"}}
-"""Resources of a worker if the spec sets none. There is no limit, because only the handler's author knows what the
-handler needs, and a low limit kills workers while they process records."""
+"""Resources of a worker if the spec sets none. No limit is set, because only the handler's author knows how much the
+handler needs, and a low limit would kill workers while they process records."""
 
 
 def pod_template(
     group: ConsumerGroup, cluster: KafkaCluster, *, handler_keys: Collection[str] | None, image: str
 ) -> dict[str, Any]:
-    """The template without the revision's name. `handler_keys`: the source's files; None if the image has it."""
+    """Build the template, still without the revision's name. `handler_keys`: file names of the handler's source; None
+    if the image contains the source."""
     extra = group.spec.template
     metadata = {
         "labels": {**extra.metadata.labels, **labels.child_labels(group.metadata.name, labels.WORKER)},
         "annotations": {**extra.metadata.annotations, REVISION_ANNOTATION: ""},
     }
     first, others = containers_of(group)
-    # The ConfigMap with the skip list is optional, because most groups never have one. If it is created later, it
-    # reaches running pods too.
+    # The ConfigMap with the skip list is optional, because most groups never have this ConfigMap. A ConfigMap that is
+    # created later also reaches running pods.
     skips = {"name": naming.skip_config(group.metadata.name), "optional": True, "defaultMode": 0o440}
     own: list[tuple[dict[str, Any], str]] = [({"name": SKIP_VOLUME, "configMap": skips}, worker_config.SKIP_DIRECTORY)]
     if group.spec.retry is not None:
@@ -115,9 +119,9 @@ def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     """Spec of a one-shot pod that checks the template's revision: the worker's pod with another command and without
     probes.
 
-    The other containers run in the check too. Otherwise a wrong image, or a request that no node can meet, would only
-    show during the rollout. They become native sidecars (restartable init containers), which start before the check and
-    end with it. As ordinary containers they would keep the pod from ending, and the check could pass before their
+    The other containers run in the check too. Otherwise a wrong image, or a resource request that no node can meet,
+    would only fail during the rollout. They become native sidecars (restartable init containers), which start before
+    the check and end with it. Ordinary containers would keep the pod from ending, and the check could pass before their
     images are pulled. Their probes and hooks are removed, because they may need a serving worker.
 
     Decision: docs/decisions/0041-check-pods.md.
@@ -174,7 +178,7 @@ def settings_volume(
 
 
 def _credentials(cluster: KafkaCluster) -> list[dict[str, Any]]:
-    """The keys that the KafkaCluster names in its Secrets, each under a fixed file name."""
+    """Sources for the Secret keys that the KafkaCluster names, each with a fixed file name."""
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
     sources = []
     if sasl is not None:
@@ -191,7 +195,7 @@ def _credentials(cluster: KafkaCluster) -> list[dict[str, Any]]:
 
 
 def files_of(kind: str, name: str, paths: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """A source of a projected volume: keys of a ConfigMap or a Secret, each with its path in the volume."""
+    """Build a source of a projected volume: keys of a ConfigMap or a Secret, each with its path in the volume."""
     return {kind: {"name": name, "items": [{"key": key, "path": path} for key, path in paths]}}
 
 
@@ -216,7 +220,8 @@ def _placement(group: ConsumerGroup) -> dict[str, Any]:
 
 
 class PlatformSecurity(PodSecurityContext):
-    """Security context of pods to which the platform assigns user and groups. It has only what the spec sets."""
+    """Security context of pods to which the platform assigns user and groups. It contains only the fields that the spec
+    sets."""
 
 
 def leave_users_to_platform(group: ConsumerGroup) -> ConsumerGroup:
@@ -232,7 +237,7 @@ def platform_gives_users(group: ConsumerGroup) -> bool:
 
 
 def _pod_security(group: ConsumerGroup) -> dict[str, Any]:
-    """The fields that the spec sets, and the defaults of the project's images for all others."""
+    """The fields that the spec sets, and the defaults of the project's images for all other fields."""
     given = group.spec.template.spec.security_context.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     users = {} if platform_gives_users(group) else dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), USER_ID)
     return {**users, "seccompProfile": {"type": "RuntimeDefault"}, **given, "runAsNonRoot": True}

@@ -1,7 +1,7 @@
 """Causes outside a revision that keep a pod from running or from being ready.
 
-A full node, a slow image pull, an unbound volume or a missing Secret prove nothing about a revision, however long they
-last. All other causes count against the revision.
+A full node, a slow image pull, an unbound volume or a missing Secret never counts against a revision, however long it
+lasts. All other causes count against the revision.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,13 @@ OUTSIDE: Final = CREATING | {
     "CreateContainerConfigError",
     "CreateContainerError",
 }
-"""The kubelet's waiting reasons due to the cluster, not the revision: a registry, a missing Secret, a slow runtime."""
+"""The kubelet's waiting reasons that are due to the cluster and not to the revision: a registry, a missing Secret, a
+slow runtime."""
 
 
 def find_wait(pod: Mapping[str, Any]) -> Problem | None:
-    """The cause outside the revision for which a pod waits; None also if a cause inside it keeps the pod unready."""
+    """The cause outside the revision for which a pod waits; None if it does not wait, or if the cause is inside the
+    revision."""
     name, status = pod.get("metadata", {}).get("name", ""), pod.get("status") or {}
     removed = _removed(name, status)
     if removed is not None:
@@ -65,8 +67,8 @@ def find_wait(pod: Mapping[str, Any]) -> Problem | None:
 
 
 def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
-    """The eviction or preemption of a pod, or the shutdown of its node. A worker's pod fails for no other reason,
-    because its containers are restarted. A failed check is detected by its exit code."""
+    """The eviction or preemption of a pod, or the shutdown of its node; None without one. A worker's pod gets the phase
+    Failed for no other reason, because its containers are restarted. A failed check is detected by its exit code."""
     target = pod_condition(status, "DisruptionTarget")
     if target.get("status") == "True":
         reason = str(target.get("reason") or EVICTED)
@@ -83,7 +85,8 @@ def native_sidecars(pod: Mapping[str, Any]) -> set[str]:
 
 
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """The running init container, or the startup probe of a sidecar, that delays the worker's start."""
+    """The running init container, or the startup probe of a sidecar, that delays the worker's start; None without
+    one."""
     sidecars = native_sidecars(pod)
     for container in status.get("initContainerStatuses") or ():
         name = container.get("name")
@@ -97,7 +100,8 @@ def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | No
 
 
 def _lost_node(name: str, status: Mapping[str, Any]) -> Problem | None:
-    """The node's loss: the node controller marks the pod unready, but leaves its containers' statuses as they were."""
+    """The problem of a pod whose node does not report; None otherwise. The node controller marks the pod unready, but
+    leaves the containers' statuses as they were."""
     ready = pod_condition(status, "Ready")
     containers = status.get("containerStatuses") or ()
     if ready.get("status", "True") == "True" or not containers or not all(each.get("ready") for each in containers):

@@ -1,8 +1,9 @@
 """The Pod Security Standards' level "restricted", applied to the user's additions to the workers' pods.
 
 The CRD refuses the same values, with a message that names the field. But the cluster may have an older CRD than this
-operator, so this module again refuses everything that weakens a pod or replaces the operator's fields. It accepts only
-values that are known to be harmless, so it refuses, for example, a volume type that a later Kubernetes adds.
+operator. So this module also refuses everything that weakens a pod or replaces the operator's fields. The module
+accepts only values that are known to be harmless, and therefore refuses, for example, a volume type that a later
+Kubernetes adds.
 
 Decision: docs/decisions/0034-pods.md.
 """
@@ -31,12 +32,12 @@ VOLUME_TYPES: Final = frozenset(
         "image",
     }
 )
-"""The volume types that the level "restricted" allows. It excludes `nfs` and `iscsi`, which reach hosts that the
-namespace's network policies do not cover, and `flexVolume`, which runs a driver as root on the node. `csi` is allowed,
-because a driver accepts inline volumes only if its CSIDriver object permits them."""
+"""The volume types that the level "restricted" allows. Excluded are `nfs` and `iscsi`, because the namespace's network
+policies do not cover their hosts, and `flexVolume`, because its driver runs as root on the node. `csi` is allowed,
+because a driver accepts inline volumes only if its CSIDriver object permits inline volumes."""
 PROJECTED_TYPES: Final = frozenset({"configMap", "secret", "downwardAPI"})
-"""Allowed sources of a projected volume. Other sources give the pod an identity in Kubernetes (a `serviceAccountToken`,
-which `automountServiceAccountToken: false` withholds), or are too new to be judged."""
+"""Allowed sources of a projected volume. Refused are a `serviceAccountToken`, which would give the pod an identity in
+Kubernetes despite `automountServiceAccountToken: false`, and sources of later Kubernetes versions."""
 OWN_VOLUMES: Final = "consumer-fleet-"
 """Prefix of the operator's volumes, which hold settings and credentials."""
 OWN_KEYS: Final = "consumerfleet.io/"
@@ -44,7 +45,7 @@ OWN_KEYS: Final = "consumerfleet.io/"
 STANDARD_LABELS: Final = frozenset({NAME_LABEL, INSTANCE_LABEL, COMPONENT_LABEL, MANAGED_BY_LABEL})
 OWN_VARIABLES: Final = frozenset({pod.POD_NAME, pod.POD_UID, "POD_NAMESPACE"})
 SETTINGS_PATHS: Final = re.compile(r"^/?etc/(consumer-fleet|fleet)(/|\Z)")
-"""Paths of the worker's settings. The leading slash is optional because the kubelet adds a missing one."""
+"""Paths of the worker's settings. The leading slash is optional, because the kubelet adds a missing slash."""
 ROUNDABOUT_PATHS: Final = re.compile(r"(^|/)[.][.]?(/|\Z)|//")
 WORKER_FIELDS: Final = frozenset({"name", "resources", "env", "envFrom", "volumeMounts"})
 """Fields that users may set in the worker container."""
@@ -64,7 +65,8 @@ CONTAINER_FIELDS: Final = WORKER_FIELDS | {
     "terminationMessagePolicy",
     "securityContext",
 }
-"""Fields that users may set in other containers. All others are dropped, as the API server drops unknown fields."""
+"""Fields that users may set in other containers. All other fields are dropped, as the API server drops unknown
+fields."""
 
 APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
 """Prefix of annotations that can remove a container's AppArmor profile."""
@@ -145,7 +147,8 @@ def _weaknesses(context: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _worker_refusals(worker: Mapping[str, Any]) -> Iterator[str]:
-    """Refusals of fields and values that the user's other containers may have, but not the worker container."""
+    """Refusals of fields and values that are forbidden in the worker container, but allowed in the user's other
+    containers."""
     where = f"spec.template.spec.containers: container {CONTAINER!r}"
     foreign = worker.keys() - WORKER_FIELDS
     if foreign:
@@ -192,7 +195,8 @@ def restricted(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restricted_context(own: Mapping[str, Any]) -> dict[str, Any]:
-    """`RESTRICTED`, and the fields that the container may set. For others, the pod's context or a default applies."""
+    """Return `RESTRICTED` with the fields that the container may set. For other fields, the pod's security context or a
+    default applies."""
     context: dict[str, Any] = copy.deepcopy(RESTRICTED)
     if own.get("runAsUser"):
         context["runAsUser"] = own["runAsUser"]

@@ -1,15 +1,15 @@
-"""Revisions of a fleet, each rendered once and named by a hash. A change of anything in a revision replaces the pods.
+"""Revisions of a fleet, each rendered once and named by a hash. Any change in the content of a revision replaces the
+pods. So a revision contains neither `replicas` nor the settings that running workers reload. The hash covers only the
+content, so one spec gives the same revision on every operator and after every restart.
 
-A revision contains neither `replicas` nor the settings that running workers reload. The hash covers only the content,
-so one spec gives the same revision on every operator and after every restart.
+Another version of the operator may render the same spec differently, and this difference alone must not replace pods.
+So the StatefulSet also carries a digest of its revision's inputs. While the inputs are the same, the StatefulSet keeps
+its revision.
 
-Another version of the operator may render the same spec differently, and that alone must not replace pods. So the
-StatefulSet also carries a digest of its revision's inputs. While the inputs are the same, its revision stays.
-
-A revision is recorded in a ConfigMap, and the operator runs pods from the template in it. Permission to write
-ConfigMaps must not become permission to run any pod. So the StatefulSet carries the digests of the templates that were
-rendered from the spec, and the operator ignores a ConfigMap if the digest of its template is missing there. This is
-safe, because anyone who may change a StatefulSet may run any pod anyway.
+A revision is recorded in a ConfigMap, and the operator runs pods from the template in this ConfigMap. Permission to
+write ConfigMaps must not become permission to run any pod. So the StatefulSet carries the digests of the templates that
+were rendered from the spec. The operator ignores a ConfigMap if the digest of its template is missing on the
+StatefulSet. This is safe, because anyone who may change a StatefulSet may run any pod anyway.
 
 Decision: docs/decisions/0003-revisions.md.
 """
@@ -38,7 +38,8 @@ CONNECTION_CHARACTERS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Digests of a revision's inputs: all of them, those from the ConsumerGroup, and those from the KafkaCluster."""
+    """Digests of a revision's inputs: of all inputs (`whole`), of those from the ConsumerGroup (`group`), and of those
+    from the KafkaCluster (`connection`)."""
 
     whole: str
     group: str
@@ -47,7 +48,8 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A planned revision. `handler_files`: None if the image has the source. `kept`: rendered by another version."""
+    """A planned revision. `handler_files`: None if the image contains the handler's source. `kept`: the revision may
+    have been rendered by another version of the operator."""
 
     hash: str
     worker_config: Mapping[str, Any]
@@ -59,21 +61,22 @@ class Revision:
 
 NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "rollout", "retry", "scaling", "offsets", "deletion"})
 """Fields of a ConsumerGroup's spec that the digest of a revision's inputs omits, because pods depend on them only
-indirectly or not at all. A field that is missing here does little harm: changing it may once replace pods that an
-earlier version of the operator rendered."""
+indirectly or not at all. If a field is missing in this set, the harm is small: a change of the field may once replace
+pods that an earlier version of the operator rendered."""
 
 
 def plan_revision(
     group: ConsumerGroup, cluster: KafkaCluster, *, handler_files: Mapping[str, str] | None, image: str
 ) -> Revision:
-    """Plan a revision. `handler_files`: the content of the handler's ConfigMap; None if the spec refers to none."""
+    """Plan a revision. `handler_files`: the content of the handler's ConfigMap; None if the spec refers to no
+    ConfigMap."""
     files = dict(handler_files) if handler_files is not None else None
     config = worker_config(group, cluster)
     template = pod_template(group, cluster, handler_keys=files, image=image)
     revision = content_hash({"config": config, "handler": files, "template": template})
     template["metadata"]["annotations"][REVISION_ANNOTATION] = revision
     template["spec"]["volumes"][0] = settings_volume(group, cluster, revision, files)
-    # Fields at their default are omitted. Otherwise a field added by a later version would change the digest.
+    # Fields with their default value are omitted. Otherwise a field that a later version adds would change the digest.
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     own = {
         "spec": {key: value for key, value in spec.items() if key not in NO_INPUTS},
@@ -99,7 +102,8 @@ def _connection(cluster: KafkaCluster) -> dict[str, Any]:
 
 
 def connection_digest(cluster: KafkaCluster) -> str:
-    """Never compute this digest in another way: the pods of every fleet would be replaced."""
+    """Return the connection's digest. Never change how this digest is computed: the pods of every fleet would be
+    replaced."""
     return _digest(_connection(cluster))[:CONNECTION_CHARACTERS]
 
 
@@ -111,9 +115,9 @@ def keep_running(
     *,
     connection_waits: bool = False,
 ) -> Revision:
-    """Return the StatefulSet's revision if it was planned from the same inputs as `planned`, else `planned`. If
-    `connection_waits`, the StatefulSet's revision is also kept if only its connection differs. `config_maps`: the
-    group's ConfigMaps; those of revisions with their data.
+    """Return the StatefulSet's revision if it was planned from the same inputs as `planned`, else `planned`. With
+    `connection_waits`, the StatefulSet's revision is also kept if only the connection differs. `config_maps`: the
+    group's ConfigMaps; the ConfigMaps of revisions include their data.
 
     Never kept are a refused revision, a revision whose ConfigMap is missing or differs from the applied template, and a
     revision of a former ConsumerGroup of this name.
@@ -139,8 +143,8 @@ def keep_running(
 
 def request_digest(group: ConsumerGroup) -> str:
     """Digest of the spec and of the annotation that requests another try. A refused revision is tried again when this
-    digest changes. The number of workers is not in it: otherwise an autoscaler would request a refused revision again
-    each time it scaled."""
+    digest changes. The digest excludes the number of workers: otherwise, each time an autoscaler scales, it would
+    request the refused revision again."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"replicas", "scaling"})
     return content_hash({"spec": spec, "again": group.metadata.annotations.get(RETRY_ROLLOUT_ANNOTATION, "")})
 
@@ -151,8 +155,8 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
-    """True if the template in a record may run because the template's digest is on the fleet's StatefulSet. False
-    without a StatefulSet: no revision has run yet, so a rollback has no target."""
+    """True if the template in a record may run, because the template's digest is on the fleet's StatefulSet. Always
+    False without a StatefulSet: no revision has run yet, so a rollback has no target."""
     return _digests(stateful_set).get(record.hash) == _digest(record.pod_template)
 
 

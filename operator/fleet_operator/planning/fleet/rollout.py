@@ -3,7 +3,7 @@
 A bad revision must never take a fleet down, and the operator may be killed between any two writes. So all facts except
 the elapsed time come from objects in the API server (parsed by `parsing`). ConfigMaps have the revisions, the group's
 state has their verdicts, the check pod has the result of the check, and the StatefulSet and its pods show the progress.
-One call of `decide` returns all next steps. Carrying them out and calling `decide` again converges.
+One call of `decide` returns all next steps. Repeated calls, with these steps carried out in between, converge.
 
 States:  (absent) -> Candidate -> checked Candidate -> Good
                        |  ^            |
@@ -13,7 +13,7 @@ States:  (absent) -> Candidate -> checked Candidate -> Good
                        +---------------+--> Candidate, when the spec or its retry annotation changes
 
 A check that fails for a cause outside the revision (exit code 21: brokers, credentials, topics) is repeated after a
-minute. Meanwhile the revision stays a Candidate, with the cause as its reason. Time in which a pod waits for the
+minute. Until then, the revision stays a Candidate, with the cause as its reason. Time in which a pod waits for the
 cluster (a node, an image, a volume, a quota) never counts against its revision.
 
 Decision: docs/decisions/0033-rollouts.md.
@@ -37,14 +37,14 @@ CHECK_RETRY_INSIDE_S: Final = 600.0
 """Seconds before a refused revision is checked again, because the image behind a moving tag may have been fixed."""
 
 POLL_S: Final = 5.0
-"""Poll interval of a rollout in progress in seconds, in case an event was missed."""
+"""Seconds between polls of a rollout in progress, in case an event was missed."""
 
 
 class RolloutPhase(StrEnum):
     HELD = "Held"  # no revision can be planned, or no workers are wanted
     CHECKING = "Checking"  # the check pod is wanted, waiting or running
     CHECK_FAILED = "CheckFailed"  # the check failed for a reason outside the revision and will be repeated
-    REFUSED = "Refused"  # the wanted revision is refused; the fleet stays at the last good one or returns to it
+    REFUSED = "Refused"  # the wanted revision is refused; the fleet stays at, or returns to, the last good revision
     APPLYING = "Applying"  # the StatefulSet does not have the revision yet
     WAITING = "Waiting"  # the StatefulSet has the revision, but not all pods are ready
     SETTLED = "Settled"  # the wanted revision is good
@@ -54,12 +54,12 @@ class RolloutPhase(StrEnum):
 class RolloutDecision:
     """The next steps of a rollout, to be carried out in this order.
 
-    1. `new_record`: store this record of the wanted revision in the group's state; it is never about another revision.
+    1. `new_record`: store this record in the group's state. It is always the record of the wanted revision.
     2. `write_revision`: create the wanted revision's copy of the handler's source, if it has one, and its ConfigMap.
-    3. `delete_checks`, `run_check`: delete these check pods; create the check pod of the wanted revision.
-    4. `target`: apply the revision with this hash to the StatefulSet; None leaves a StatefulSet as it is and creates
-       none.
-    5. `delete_pods`, `prune`: delete these worker pods, and the ConfigMaps of these revisions.
+    3. `delete_checks`: delete these check pods. `run_check`: create the check pod of the wanted revision.
+    4. `target`: apply the revision with this hash to the StatefulSet. If None, an existing StatefulSet stays as it is,
+       and no StatefulSet is created.
+    5. `delete_pods`: delete these worker pods. `prune`: delete the ConfigMaps of these revisions.
 
     `cause`: the reason why the wanted revision does not run. `waits`: the cause outside the revision for which the
     rollout waits. `requeue_after`: seconds until the next reconcile; None to wait for an event.
@@ -132,8 +132,9 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
         if record.request != facts.request:
             return _try_again(facts, record)
         if facts.wanted_before not in (None, facts.wanted):
-            # Another revision was wanted in between, so this revision counts as requested again. The next reconcile
-            # could not know that. So the record first gets an empty request, which differs from every real request.
+            # Another revision was wanted in between, so this revision counts as requested again. The next reconcile no
+            # longer knows that another revision was wanted. So the record first gets an empty request, which differs
+            # from every real request.
             unanswered = replace(record, request="")
             return RolloutDecision(
                 phase=RolloutPhase.CHECKING, target=facts.fallback, new_record=unanswered, requeue_after=1.0
@@ -150,9 +151,9 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
 
 
 def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecision:
-    """The decision while no workers are wanted: nothing is checked. A refusal stays in force, because a changed number
-    of workers does not request another try. The StatefulSet gets the last good revision. Otherwise all workers would
-    later start with an unproven revision."""
+    """The decision while no workers are wanted. No revision is checked. A refusal stays in force, because a changed
+    number of workers does not request another try. The StatefulSet gets the last good revision: otherwise all workers
+    would later start with an unproven revision."""
     fleet, good = facts.fleet, facts.newest_good()
     running = facts.running
     proven = running is not None and facts.records[running].state is RevisionState.GOOD
@@ -169,8 +170,8 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
     """The decision about a refused revision that was requested again. Its old check pod is deleted first, because the
-    result of that check would refuse the revision again. The old refusal disappears from the status at once, because
-    Helm would take it for the answer to the new request."""
+    result of the old check would refuse the revision again. The old refusal is removed from the status immediately,
+    because Helm would take the old refusal for the answer to the new request."""
     decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=facts.fallback, requeue_after=1.0)
     old = [check for check in facts.checks if check.revision == facts.wanted]
     if old:
@@ -203,8 +204,9 @@ def _check(facts: RolloutFacts, now: float) -> RolloutDecision:
 def _running_check(
     facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    """The decision about a check without a result: it waits for the cluster, it runs, or it cannot start. If it hangs,
-    the revision is refused and the pod is kept for its log and stack. If the check ends later, its result counts."""
+    """The decision about a check without a result: the check waits for the cluster, runs, or cannot start. If the check
+    hangs, the revision is refused, and the pod is kept for its log and stack. If a hanging check ends later, its result
+    counts."""
     waits = check_wait(facts, check)
     if waits is not None or check.waits is not None or check.deleting:
         return replace(waiting, waits=waits)
@@ -218,7 +220,7 @@ def _running_check(
 def _failed(
     facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    """Record a check's failure once. The pod is kept until the next check is due, so that its log can be read."""
+    """Record a check's failure once. The check pod is kept until the next check is due, so that its log can be read."""
     if record.check == check.uid and record.reason:
         due_at = _check_due_at(record, now)
         due = now >= due_at
@@ -254,7 +256,8 @@ def _with_failed_check(
 
 
 def _check_due_at(record: RevisionRecord, now: float) -> float:
-    """Epoch seconds; 0 if there is no last result, or if its time is in the future (set by another clock)."""
+    """Time of the next check in epoch seconds; 0 if there is no last result, or if the last result's time is in the
+    future (set by another clock)."""
     if not record.reason or record.since is None or record.since > now:
         return 0.0
     inside = record.state is RevisionState.REFUSED
@@ -262,7 +265,8 @@ def _check_due_at(record: RevisionRecord, now: float) -> float:
 
 
 def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
-    """The phase of an unchecked revision. While its check is repeated, it is still that of the last result."""
+    """The phase of an unchecked revision. While a check is repeated, the phase is still the phase of the last
+    result."""
     if record.state is RevisionState.REFUSED:
         return RolloutPhase.REFUSED
     return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
@@ -273,7 +277,8 @@ def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
 
 
 def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """The decision for the last good revision, which needs no proof. The fleet may first have to return to it."""
+    """The decision for the last good revision, which needs no proof. The fleet may first have to return to this
+    revision."""
     kept = RolloutDecision(phase=RolloutPhase.SETTLED, target=record.hash)
     if facts.fleet is None or facts.fleet.revision != record.hash:
         return replace(kept, phase=RolloutPhase.APPLYING, requeue_after=POLL_S)
@@ -314,12 +319,12 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
 
 
 def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
-    """The good revision that a fleet without pods must start with before it changes to an unproven one; None if the
-    unproven revision may be applied at once.
+    """The good revision with which a fleet without pods must start before it changes to an unproven revision; None if
+    the unproven revision may be applied immediately.
 
-    A StatefulSet creates all missing pods at once, with its newest template; it replaces only existing pods one by one.
-    If pods of the good revision cannot be created (for example, because of a quota), the rollout continues without
-    them.
+    A StatefulSet creates all missing pods together, with its newest template; only existing pods are replaced one by
+    one. If pods of the good revision cannot be created (for example, because of a quota), the rollout continues without
+    these pods.
 
     Decision: docs/decisions/0041-check-pods.md.
     """
@@ -339,8 +344,9 @@ def _cause(record: RevisionRecord) -> Problem | None:
 def stuck_pods(
     fleet: FleetFacts | None, pods: Iterable[PodFacts], records: Mapping[str, RevisionRecord], target: str | None
 ) -> tuple[str, ...]:
-    """Unready pods of refused revisions, to be deleted once the StatefulSet is back at `target`. Its controller does
-    not replace an unready pod until it is ready, and a pod of a refused revision never becomes ready."""
+    """Unready pods of refused revisions, to be deleted once the StatefulSet has returned to `target`. The StatefulSet's
+    controller replaces a pod only after the pod has become ready, and a pod of a refused revision never becomes
+    ready."""
     if fleet is None or fleet.revision != target or not fleet.observed:
         return ()
     refused = {record.hash for record in records.values() if record.state is RevisionState.REFUSED} - {target}

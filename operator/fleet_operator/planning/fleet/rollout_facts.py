@@ -26,8 +26,8 @@ class RevisionRecord(RevisionVerdict):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFacts:
     """One check pod, parsed. `ok`: None until the check ends. `outside`: a failed check has a cause outside the
-    revision. A check that has not ended has `started`, or `waits` for something outside the revision, or cannot run for
-    a `reason` inside it."""
+    revision. A check that has not ended is in one of three states: it has `started`; it `waits` for a cause outside the
+    revision; or it cannot run for a `reason` inside the revision."""
 
     pod: str
     revision: str
@@ -43,7 +43,7 @@ class CheckFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetFacts:
-    """The StatefulSet, parsed; `observed` is False until its controller has seen the newest template."""
+    """The StatefulSet, parsed. `observed`: False until the StatefulSet's controller has seen the newest template."""
 
     revision: str
     replicas: int
@@ -57,8 +57,8 @@ class FleetFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
     """One worker pod, parsed. `reason`, `message`: why a pod that is not Ready does not run, if Kubernetes reports it.
-    `waits`: the cause outside the revision that keeps it waiting. `ended`: the recent death of a container; the pod
-    then counts as failing."""
+    `waits`: the cause outside the revision for which the pod waits. `ended`: the recent death of a container; a pod
+    with such a death counts as failing."""
 
     name: str
     revision: str
@@ -91,9 +91,9 @@ class CountedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The counted times of a rollout. `subject`: the revisions and the request; if it changes, all times restart at
-    zero. `checked_at`: the last reconcile, in monotonic seconds. `counted`: keyed by a pod's uid, or by a key from
-    `deadlines`, such as `MISSING`."""
+    """The counted times of a rollout. `subject`: the revisions and the request; if the subject changes, all times
+    restart from zero. `checked_at`: time of the last reconcile, in monotonic seconds. `counted`: keyed by a pod's uid,
+    or by a key from `deadlines`, such as `MISSING`."""
 
     subject: str = ""
     checked_at: float = 0.0
@@ -108,10 +108,11 @@ class Watched:
 class RolloutFacts:
     """Inputs of the decision about a rollout.
 
-    - `wanted`: hash of the revision planned from the spec; None if none can be planned, with the reason in `blocked`.
+    - `wanted`: hash of the revision planned from the spec; None if no revision can be planned, for the reason in
+      `blocked`.
     - `unproven`: the reason why no pod may start with the wanted revision's connection yet; running pods continue.
     - `request`: see `revision.request_digest`.
-    - `outside_ok`: Kafka answers. While it does not, an unready pod proves nothing against its revision.
+    - `outside_ok`: Kafka answers. While Kafka does not answer, an unready pod does not count against its revision.
     - `patience_s`: seconds added to the progress deadline while the Kafka group rebalances, which delays new members.
     - `used`: revisions that other parts of the fleet run.
     """
@@ -135,14 +136,15 @@ class RolloutFacts:
     used: frozenset[str] = frozenset()
 
     def newest_good(self, *, other_than: str | None = None) -> RevisionRecord | None:
-        """The revision that became good last. It keeps its old time during another rollout, until it is good again."""
+        """The revision that became good last; None without one. During another rollout of this revision, its record
+        keeps the old time until the revision is good again."""
         good = [r for r in self.records.values() if r.state is RevisionState.GOOD and r.hash != other_than]
         return max(good, key=lambda record: (record.since or 0.0, record.hash == self.wanted), default=None)
 
     def good_since(self, now: float) -> float:
-        """The time to record for a revision that becomes good now, in epoch seconds. It is later than the times of all
-        other good revisions, even if a leader whose clock was ahead recorded them. Otherwise an older revision would
-        stay the newest good revision, and this revision would be recorded repeatedly."""
+        """The time to record for a revision that becomes good now, in epoch seconds. This time is later than the times
+        of all other good revisions, even if a leader with a fast clock recorded those times. Otherwise an older
+        revision would stay the newest good revision, and this revision would be recorded repeatedly."""
         newest = self.newest_good(other_than=self.wanted)
         return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
 
@@ -153,7 +155,7 @@ class RolloutFacts:
 
     @property
     def fallback(self) -> str | None:
-        """The revision to run while the wanted revision may not: the newest other good revision or, if there is none,
+        """The revision to run while the wanted revision may not run: the newest other good revision or, without one,
         the `running` revision. None without a StatefulSet."""
         good = self.newest_good(other_than=self.wanted)
         return good.hash if good and self.fleet else self.running

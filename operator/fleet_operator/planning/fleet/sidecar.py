@@ -1,7 +1,7 @@
 """The container of an HTTP handler as a native sidecar of the worker.
 
-The user names it `handler` in `template.spec.containers`. As a native sidecar (a restartable init container) it starts
-before the worker and stops after it, so it still answers while the worker drains.
+The user names it `handler` in `template.spec.containers`. As a native sidecar (a restartable init container), the
+handler starts before the worker and stops after it, so the handler still answers while the worker drains.
 """
 
 import copy
@@ -17,7 +17,8 @@ SPARE_WORKER_PORT: Final = 8081
 
 
 def handler_container(template: Template) -> Mapping[str, Any] | None:
-    """The container named `handler`. An init container of that name counts only if it already is a native sidecar."""
+    """The container named `handler`; None without one. An init container of this name counts only if it already is a
+    native sidecar."""
     sidecars = (each for each in template.spec.init_containers if each.get("restartPolicy") == "Always")
     served = (each for each in (*template.spec.containers, *sidecars) if each.get("name") == HANDLER_CONTAINER)
     return next(served, None)
@@ -25,7 +26,7 @@ def handler_container(template: Template) -> Mapping[str, Any] | None:
 
 def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The init containers, and the containers that run next to the worker. The container of an HTTP handler becomes the
-    last init container, because the others may prepare the pod for it."""
+    last init container, because the other init containers may prepare the pod for the handler."""
     template = group.spec.template
     first, others = (copy.deepcopy(list(each)) for each in (template.spec.init_containers, template.other_containers))
     if group.spec.handler.http is None:
@@ -35,6 +36,7 @@ def containers_of(group: ConsumerGroup) -> tuple[list[dict[str, Any]], list[dict
 
 
 def worker_port(group: ConsumerGroup) -> int:
-    """Port of the worker: the spare port if the handler uses the usual one, because a pod's containers share ports."""
+    """Port of the worker: the usual port, or a spare port if the handler uses the usual port. Containers of a pod share
+    ports."""
     http = group.spec.handler.http
     return SPARE_WORKER_PORT if http is not None and http.port == WORKER_PORT else WORKER_PORT

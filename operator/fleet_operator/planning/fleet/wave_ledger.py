@@ -3,19 +3,19 @@
 There is one rollout for the operator's worker image, and one for the connection of each KafkaCluster. Canaries go
 first: the groups with the canary label or, without such groups, the first group by name. When all canaries are
 complete, the other groups follow. A failed group stops its rollout for all groups that have not started. A failed group
-that is suspended still counts as failed: suspending it is often the first reaction, and that must not release the
-others.
+that is suspended still counts as failed: suspending the group is often the first reaction, and must not release the
+other groups.
 
-Any tenant may have many failing groups. So a group holds up others only for a limited time, whether as a canary, in a
-slot or by a failure. After that time its namespace is late: it goes last in that rollout, and never again holds up
-another namespace. The groups of a late namespace still wait for one another, and for a canary of their own, because the
-change may fail in all of them. Namespaces get slots in rotation. An administrator may disable every limit except the
-bound.
+Any tenant may have many failing groups. So a group holds up other groups only for a limited time, either as a canary,
+in a slot or by a failure. After this time, its namespace is late: the namespace goes last in that rollout, and never
+again holds up another namespace in it. The groups of a late namespace still wait for one another, and for a canary of
+their own, because the change may fail in all of them. Namespaces get slots in rotation. An administrator may disable
+every limit except the bound.
 
 The bound limits the upgrading groups of all rollouts together. The ledger counts them from the states, and adds slots
 that no state shows yet, so that neither concurrent reconciles nor the next operator exceed the bound. There are three
-exceptions. A failed group that recovers on its own takes a slot again, a resumed group continues at once, and one group
-too many may start if an API server accepts a write of a leader without the Lease.
+exceptions. A failed group that recovers occupies a slot again. A resumed group continues immediately. One group too
+many may start if the API server accepts a write of a former leader that has lost the Lease.
 
 The cost of recording a group's change does not depend on the number of groups. The search for the next groups visits
 each namespace: with 5,000 groups, the measured cost per group is 0.05 ms in one namespace, 0.5 ms in 50 namespaces, and
@@ -49,18 +49,19 @@ WAITS: Final = "waits"
 ROLLS: Final = "rolls"
 FAILED: Final = "failed"
 Hold = tuple[str, Key, str]
-"""A reason why groups wait: the rollout (empty for an occupied slot), the group that holds up others, and its state."""
+"""A reason why groups wait: the rollout (empty for an occupied slot), the group that holds up the others, and this
+group's state."""
 
 
 @dataclass(slots=True)
 class UpgradeRollout:
     """The rollout of one change through its groups; each list is sorted by name.
 
-    - `waiting`: groups that have not started; `canaries`: those with the canary label.
+    - `waiting`: groups that have not started; `canaries`: the waiting groups with the canary label.
     - `rolling`, `complete`, `failed`: groups that have started; `rolling_canaries`: canaries that are upgrading.
-    - `what`, `remedy`: the change and the remedy for a failure, for messages.
-    - `late`: holds that have lasted too long, and therefore hold up nobody.
-    - `late_namespaces`: namespaces that ever had a late hold; they hold up only their own groups.
+    - `what`, `remedy`: parts of messages: the change, and the remedy for a failure.
+    - `late`: holds that have lasted too long, and therefore hold up no group.
+    - `late_namespaces`: namespaces that have had a late hold; they hold up only their own groups.
     """
 
     what: str
@@ -75,7 +76,8 @@ class UpgradeRollout:
     failed: list[Key] = field(default_factory=list)
 
     def enter(self, key: Key, status: RolloutStatus, *, arrived: bool, waits: bool) -> None:
-        """`arrived`: the group's last upgrade includes this change. `waits`: the group still waits for the change."""
+        """Add a group. `arrived`: the group's last upgrade includes this change. `waits`: the group still waits for the
+        change."""
         if waits:
             insort(self.waiting, key)
             if status.canary:
@@ -112,14 +114,14 @@ class UpgradeRollout:
         return next(self._holding(self.failed, FAILED, namespace), None)
 
     def leader(self, namespace: str) -> Key | None:
-        """The first group that the groups of a namespace wait for, or None."""
+        """The first group for which the groups of a namespace wait, or None."""
         canaries = (self.rolling_canaries, ROLLS), (self.canaries, WAITS)
         others = (self._counted(self.rolling, namespace), ROLLS), (self._counted(self.waiting, namespace), WAITS)
         return next(chain.from_iterable(self._holding(keys, by, namespace) for keys, by in (*canaries, *others)), None)
 
     def ready(self, most: int, *, force: bool) -> Iterator[Key]:
-        """The groups that may start as soon as the bound permits it, at most `most` per namespace. With `force`,
-        canaries and failures hold up nobody."""
+        """Yield the groups that may start as soon as the bound permits, at most `most` per namespace. With `force`,
+        canaries and failures hold up no group."""
         for view in ("", *self.late_namespaces):
             if force or self.stopped_by(view) is None:
                 first = None if force else self._first(view)
@@ -135,7 +137,8 @@ class UpgradeRollout:
         return waits | rolls | {(self.what, key, FAILED) for key in self.failed}
 
     def _first(self, namespace: str) -> list[Key] | None:
-        """The groups of a namespace that go before the others; None once the others need not wait for a canary."""
+        """The waiting groups that go before a namespace's other groups; None once no group of the namespace has to wait
+        for a canary."""
         canaries = list(self._holding(self.canaries, WAITS, namespace))
         if canaries or any(self._holding(self.rolling_canaries, ROLLS, namespace)):
             return canaries
@@ -152,8 +155,8 @@ class UpgradeRollout:
                 yield key
 
     def _counted(self, keys: list[Key], namespace: str) -> list[Key]:
-        """Return the groups among `keys` that count for a namespace if no group has the canary label: only the
-        namespace's own groups if the namespace was late, otherwise all."""
+        """Return the groups among `keys` that count for a namespace if no group has the canary label. If the namespace
+        is late, only its own groups count, otherwise all groups."""
         if namespace not in self.late_namespaces:
             return keys
         return keys[bisect_left(keys, (namespace, "")) : _end(keys, namespace)]
@@ -163,10 +166,10 @@ class UpgradeRollout:
 class WaveLedger:
     """The rollout statuses of all groups of one operator, and the operator's slots. Pure, with one caller at a time.
 
-    - `bound`: the number of groups that may upgrade at once; 0 disables waves.
+    - `bound`: the maximum number of groups that upgrade concurrently; 0 disables waves.
     - `image`: the operator's worker image.
     - `deadline_s`: seconds for which a group may hold up others; 0 means no limit.
-    - `force`: only the bound holds up groups.
+    - `force`: only the bound holds up groups; canaries and failures do not.
     """
 
     bound: int
@@ -212,7 +215,7 @@ class WaveLedger:
         return True
 
     def record_cluster(self, cluster: Key, connection: str | None) -> bool:
-        """Record the digest of a KafkaCluster's connection (None while unknown). Return True if it changed."""
+        """Record the digest of a KafkaCluster's connection (None while unknown). Return True if the digest changed."""
         if self._digests.get(cluster) == connection:
             return False
         self._digests.pop(cluster, None)
@@ -230,7 +233,8 @@ class WaveLedger:
         return True
 
     def slot(self, key: Key) -> Slot:
-        """Return the changes that the group may take over now. A slot with a change counts against the bound."""
+        """Return a slot with the changes that the group may take over now. A slot with a change counts against the
+        bound."""
         status = self._statuses.get(key)
         if self.bound == 0:
             return NO_SLOT
@@ -254,12 +258,14 @@ class WaveLedger:
         return slot
 
     def is_behind(self, cluster: Key, state: UpgradeState) -> bool:
-        """True if the state's image differs from the operator's, or its connection from the KafkaCluster's."""
+        """True if the state's image differs from the operator's image, or the state's connection from the
+        KafkaCluster's."""
         image = state.source == "Operator" and state.image not in (None, self.image)
         return image or (state.connection is not None and self._digests.get(cluster) not in (None, state.connection))
 
     def slot_alone(self, key: Key) -> Slot:
-        """The slot of a group whose fleet is down; neither the bound nor a canary nor a failed group holds it up."""
+        """The slot of a group whose fleet is down. Neither the bound nor a canary nor a failed group holds up such a
+        group."""
         status = self._statuses.get(key)
         if self.bound == 0 or status is None:
             return NO_SLOT
@@ -276,8 +282,8 @@ class WaveLedger:
 
     def next(self) -> list[Key]:
         """Return the groups that may start now, at most one for each free slot. If no slot is free, return a stuck
-        group or none (see `_stale`). The namespace with the fewest upgrading groups comes first. A tie goes to the next
-        namespace by name after that of the last slot. Late namespaces come last."""
+        group or none (see `_stale`). The namespace with the fewest upgrading groups comes first. Ties are resolved by
+        name, starting after the namespace of the last slot. Late namespaces come last."""
         if self.bound == 0:
             return []
         rollouts, free = self._open(), self.bound - len(self._taken())
@@ -293,8 +299,8 @@ class WaveLedger:
         return sorted(ranks, key=ranks.__getitem__)[: max(free, 1)]
 
     def expire(self, now: float) -> list[tuple[Key, str]]:
-        """Mark holds that have lasted too long as late, so that they hold up no other groups; `now` in monotonic
-        seconds. Return the new late holds: each with its group and the rollout or slot that it held up."""
+        """Mark holds that have lasted too long as late, so that they hold up no other groups. `now`: monotonic seconds.
+        Return the new late holds, each as its group and what the group held up: a rollout, or a slot."""
         if self.deadline_s == 0:
             return []
         rollouts, free = self._open(), len(self._taken()) < self.bound
@@ -318,7 +324,8 @@ class WaveLedger:
         return [self._images, *(self._connections[cluster] for cluster in sorted(self._busy))]
 
     def _track(self, cluster: Key) -> None:
-        """Update the set of the few KafkaClusters with waiting or failed groups. The other methods visit only these."""
+        """Update the set of the few KafkaClusters with waiting or failed groups. Other methods visit only these
+        KafkaClusters."""
         rollout = self._connections.get(cluster)
         self._busy.discard(cluster)
         if rollout is not None and (rollout.waiting or rollout.failed):
@@ -333,24 +340,29 @@ class WaveLedger:
             return _stopped(rollout, stopped_by)
         leader = None if self.force else rollout.leader(key[0])
         if leader is not None and not rollout.leads(key) and self._stale(rollout) != [key]:
-            message = f"{rollout.what} goes to canaries first: this group waits for {'/'.join(leader)}"
+            message = f"{rollout.what} is rolled out to canaries first: this group waits for {'/'.join(leader)}"
             return Problem(conditions.CANARY_RUNNING, message)
         taken = self._taken()
         if key not in taken and len(taken) >= self.bound:
-            message = f"{rollout.what} goes to at most {self.bound} groups at once: this group waits for a slot"
+            message = (
+                f"{rollout.what} is rolled out to at most {self.bound} groups at the same time: this group waits for "
+                "a slot"
+            )
             return Problem(conditions.WAITING_FOR_WAVE, message)
         return None
 
     def _stale(self, rollout: UpgradeRollout) -> list[Key]:
-        """The group that may start although all slots are held by groups stuck in an older upgrade; empty otherwise.
-        This resolves a deadlock: the stuck groups may need the new change, and its canaries wait for their slots."""
+        """Return the group that may start although groups stuck in an older upgrade hold all slots; empty otherwise.
+        This resolves a deadlock: the stuck groups may need the new change, and the canaries of the new change wait for
+        the slots of the stuck groups."""
         if rollout.rolls or len(self._taken()) < self.bound:
             return []
         stuck = (key for key in self._rolling if _has(rollout.waiting, key))
         return sorted(key for key in stuck if self.force or rollout.stopped_by(key[0]) is None)[:1]
 
     def _unable(self, key: Key, status: RolloutStatus) -> Problem | None:
-        """The reason why a group waits: it is behind but cannot upgrade yet, or it failed and stops a rollout."""
+        """The reason why a group waits: the group has an old image or connection but cannot upgrade yet, or it failed
+        and stops a rollout."""
         stopped = next((rollout for rollout in self._open() if _has(rollout.failed, key)), None)
         if stopped is not None and (self.force or (stopped.what, key, FAILED) in stopped.late):
             message = f"{stopped.what} failed in this group: see the condition Progressing. {stopped.remedy}"
@@ -361,8 +373,9 @@ class WaveLedger:
             return None
         message = (
             "the group upgrades once its newest revision is Complete, its workers serve, Kafka answers, and it is "
-            "neither paused nor suspended. While no worker is ready, it takes a changed connection at once, and a "
-            "changed worker image if its pods keep dying or its revision is refused. spec.image can be set at any time"
+            "neither paused nor suspended. While no worker is ready, the group gets a changed connection immediately, "
+            "and a changed worker image if its pods keep dying or its revision is refused. spec.image can be set at "
+            "any time"
         )
         return Problem(conditions.WAITING_FOR_FLEET, message)
 
@@ -407,7 +420,7 @@ def _has(keys: list[Key], key: Key) -> bool:
 def _stopped(rollout: UpgradeRollout, failed: Key) -> Problem:
     where = f" in namespace {failed[0]}" if failed[0] in rollout.late_namespaces else ""
     message = (
-        f"{rollout.what} goes to no further group{where}, because it failed in ConsumerGroup {'/'.join(failed)}: "
-        f"see the condition Progressing there. {rollout.remedy}"
+        f"{rollout.what} is rolled out to no further group{where}, because it failed in ConsumerGroup "
+        f"{'/'.join(failed)}: see the condition Progressing there. {rollout.remedy}"
     )
     return Problem(conditions.UPGRADE_STOPPED, message)

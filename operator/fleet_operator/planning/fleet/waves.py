@@ -1,8 +1,8 @@
 """Upgrades in waves: a group's last upgrade, and its rollout status.
 
 An upgrade is a change of pods that no edit of the group's spec requested: another worker image of the operator, or
-another connection in the KafkaCluster. It is written to the group's state before the first object changes. So the
-states alone show which groups are upgrading, complete or failed.
+another connection in the KafkaCluster. An upgrade is written to the group's state before the first object changes. So
+the states alone show which groups are upgrading, complete or failed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,9 +23,9 @@ Key = tuple[str, str]
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A group's upgrade slot: permission to take over the operator's `image` or the KafkaCluster's `connection` now, or
-    the reason to `wait`. `waves`: False if upgrades in waves are disabled. Then images stay as they are, and
-    connections change at once. `alone`: the slot of a fleet that is down. It does not count against the bound, and its
-    result neither proves the change for other groups nor stops them."""
+    the reason to `wait`. `waves`: False if upgrades in waves are disabled; then images stay as they are, and
+    connections change immediately. `alone`: the slot of a fleet that is down. Such a slot does not count against the
+    bound, and its result neither proves the change for other groups nor stops other groups."""
 
     waves: bool = False
     image: bool = False
@@ -38,7 +38,8 @@ class Slot:
         return self.image or self.connection
 
     def declined(self, why: Problem) -> "Slot":
-        """The slot after the group has declined its changes; a slot without changes stays as it is."""
+        """The slot after the group has declined the slot's changes for the reason `why`. A slot without changes stays
+        as it is."""
         return Slot(self.waves, wait=why) if self.begins else self
 
 
@@ -49,12 +50,13 @@ NO_SLOT: Final = Slot()
 class RolloutStatus:
     """A group's rollout status at its last reconcile, for decisions about upgrades.
 
-    - `canary`: its label lets it upgrade first; `rests`: none of its workers may change now.
-    - `whole`: its newest revision runs and serves. Only such a fleet proves something about an upgrade.
-    - `down`: no worker serves, so a change interrupts nothing. `fails`: it is down because its pods keep dying or its
-      newest revision is refused.
-    - `image`: the image that the operator pinned; None if the spec names the image, and before the first status.
-    - `cluster`: its KafkaCluster. `connection`: the digest of the connection with which the group was planned.
+    - `canary`: the group has the canary label and upgrades first. `rests`: the group is suspended, paused, being
+      deleted or without workers, so none of its workers may change now.
+    - `whole`: the group's newest revision runs and serves. Only a fleet in this state can prove that an upgrade works.
+    - `down`: no worker serves, so a change interrupts nothing. `fails`: the group is down because its pods keep dying
+      or its newest revision is refused.
+    - `image`: the image that the operator chose; None if the spec sets the image, and before the first status.
+    - `cluster`: the group's KafkaCluster. `connection`: the digest of the connection with which the group was planned.
     """
 
     cluster: Key
@@ -73,20 +75,21 @@ class RolloutStatus:
         return self.upgrade is not None and self.upgrade.phase is Phase.ROLLING and not self.rests
 
     def waits_for_image(self, image: str) -> bool:
-        """True if the group can be upgraded to `image`, the operator's image, and has another one. This includes a
-        group in an incomplete upgrade to a third image, which may be the reason why that upgrade is stuck."""
+        """True if the group can be upgraded to `image`, the operator's image, and has another image. This includes a
+        group in an incomplete upgrade to a third image, because that image may be why the upgrade is stuck."""
         under_way = self.upgrade is not None and self.upgrade.image not in (None, image) and self._is_going
         return not self.fails and self._is_behind(image) and (self.whole or under_way)
 
     def waits_for_connection(self, connection: str | None) -> bool:
-        """Also true during an incomplete upgrade, because the group may need the connection to complete it."""
+        """True if the group can take over the KafkaCluster's connection and has another one. Also true during an
+        incomplete upgrade, because the group may need the new connection to complete the upgrade."""
         behind = not self.rests and self.differs_from(connection)
         return not self.down and behind and (self.whole or self._is_going)
 
     def slot_alone(self, image: str, connection: str | None) -> Slot:
-        """The slot of a fleet that is down. It waits for no other group, because the change may be what repairs the
-        fleet. While Kafka is unreachable, and in their first seconds, all fleets are down, whatever their image. If
-        they took a new image then, no canary would have proven it. So only a failing fleet takes the image."""
+        """The slot of a fleet that is down. Such a fleet waits for no other group, because the change may repair it.
+        Every fleet is down in its first seconds and while Kafka is unreachable, whatever its image, and would then take
+        a new image that no canary has proven. So only a failing fleet gets the image."""
         behind = not self.rests and self.down and self.differs_from(connection)
         return Slot(waves=True, image=self.fails and self._is_behind(image), connection=behind, alone=True)
 
@@ -108,14 +111,15 @@ def read_rollout_status(
     cluster: Key,
     canary_namespaces: Collection[str] = (),
 ) -> RolloutStatus:
-    """`found`: the newest conditions. If there are `canary_namespaces`, the canary label counts only in these."""
+    """Read a group's rollout status. `found`: the newest conditions. `canary_namespaces`: if not empty, the canary
+    label counts only in these namespaces."""
     metadata, spec = body["metadata"], body.get("spec") or {}
     paused = annotation_of(body, PAUSED_ANNOTATION) == "true"
     pinned = state.source == "Operator" and not spec.get("image")
     may_lead = not canary_namespaces or metadata["namespace"] in canary_namespaces
     status = {each["type"]: each["status"] for each in found}
     reason = {each["type"]: each["reason"] for each in found}
-    # An operator that has just started has not observed Kafka yet; that must not exclude canaries.
+    # Unknown counts too: an operator that has just started has not observed Kafka yet, and must not exclude canaries.
     reachable = status.get(conditions.CLUSTER_REACHABLE) in ("True", "Unknown")
     complete = reason.get(conditions.PROGRESSING) == conditions.COMPLETE
     down = status.get(conditions.SERVING) == "False"
@@ -138,7 +142,7 @@ def begin_upgrade(
 ) -> Upgrade | None:
     """Return the group's last upgrade: a new one if the slot has a change, else `before`. `image`: the operator's
     image; `connection`: the digest of the KafkaCluster's connection. The changes of an incomplete upgrade stay part of
-    the new one. An `alone` slot starts no upgrade; it only extends an incomplete one."""
+    the new upgrade. A slot with `alone` starts no upgrade; it only extends an incomplete upgrade."""
     going = before is not None and before.phase is not Phase.COMPLETE
     if not slot.begins or (slot.alone and not going):
         if before is None or group.spec.image is None:
@@ -157,5 +161,5 @@ def advance(upgrade: Upgrade, *, settled: bool, serving: bool, failed: bool) -> 
     if failed:
         return replace(upgrade, phase=Phase.FAILED)
     if settled and not serving:
-        return upgrade  # without workers the upgrade is neither proven nor disproven
+        return upgrade  # without serving workers, the upgrade is neither proven nor disproven
     return replace(upgrade, phase=Phase.COMPLETE if settled else Phase.ROLLING)

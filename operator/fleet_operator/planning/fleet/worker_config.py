@@ -23,7 +23,8 @@ AUTHORITIES_DIRECTORY: Final = "/etc/fleet/authorities"
 
 
 def worker_config(group: ConsumerGroup, cluster: KafkaCluster) -> dict[str, Any]:
-    """The settings of all workers of a fleet, without the revision's name. A pod's name is in its environment."""
+    """Build the settings that all workers of a fleet share, without the revision's name. Workers read their pod's name
+    from their environment."""
     spec, metadata = group.spec, group.metadata
     consumer, producer = spec.consumer.model_dump(mode="json", by_alias=True), spec.producer.properties
     return {
@@ -41,8 +42,8 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster) -> dict[str, Any]
         **({"producer": {"properties": dict(sorted(producer.items()))}} if producer else {}),
         # Policies are not part of a revision, because running workers reload them.
         "retry": {"policyFile": RETRY_FILE} if spec.retry is not None else None,
-        # The skip list is not part of a revision either: a fleet that dies at a record must get past it without a
-        # rollout.
+        # The skip list is not part of a revision either: a fleet that dies at a record must get past this record
+        # without a rollout.
         "skipFile": SKIP_PATH,
         "failedTopic": naming.failed_topic(group.group_id),
         "httpPort": worker_port(group),
@@ -52,7 +53,8 @@ def worker_config(group: ConsumerGroup, cluster: KafkaCluster) -> dict[str, Any]
 
 
 def _connection(cluster: KafkaCluster) -> dict[str, Any]:
-    """The connection settings. Mounted files have fixed names, whatever keys the Secrets have (see `pod_template`)."""
+    """Build the connection settings. Mounted files have fixed names, independent of the keys in the Secrets (see
+    `pod_template`)."""
     tls, sasl = cluster.spec.tls, cluster.spec.sasl
     ca, client = (tls.ca_secret_ref, tls.client_cert_secret_ref is not None) if tls is not None else (None, False)
     ca_file = f"{CONFIG_DIRECTORY}/{CA_FILE}" if ca is not None else None

@@ -1,8 +1,8 @@
 """Decides when the operator visits Kafka groups without members, so that their commits do not expire. Pure.
 
 Brokers delete all commits of a group `offsets.retention.minutes` after its last member left; the age of the commits
-does not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves restarts that period.
-So the operator visits an empty group (joins and leaves it) after a quarter of the period. If that visit fails, three
+does not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves restarts this period.
+So the operator visits an empty group (joins and leaves it) after a quarter of the period. If the visit fails, three
 quarters of the period remain for further attempts before commits are lost.
 
 The period is counted from the last visit recorded in the group's state. If no visit is recorded, nobody knows how long
@@ -26,19 +26,22 @@ DEAD: Final = "Dead"
 SHORTEST_RETENTION_S: Final = 86_400.0
 """Retention assumed while the brokers' setting is unknown: the shortest default of any Kafka version."""
 VISIT_SHARE: Final = 0.25
-"""Share of the retention after which a group is visited again. To spread the visits, each group is visited earlier by
-up to a quarter of this interval, depending on its id."""
+"""Share of the retention after which a group is visited again. To spread the visits, a group is visited up to a quarter
+of this interval earlier, depending on the group's id."""
 FIRST_S: Final = 3600.0
-"""Seconds within which a group without a recorded visit is visited. A short retention lowers this limit."""
+"""Seconds within which a group without a recorded visit is visited; fewer if the retention is short (see
+`FIRST_SHARE`)."""
 FIRST_SHARE: Final = 0.25
 """Upper limit of `FIRST_S`, and of the pause after a failed visit, as a share of the interval between two visits."""
 RETRY_S: Final = 60.0
 RETRY_S_MAX: Final = 3600.0
-"""The pause after a failed visit is `RETRY_S` seconds. Each further failure doubles it, up to `RETRY_S_MAX` seconds."""
+"""The pause after a failed visit is `RETRY_S` seconds. Each further failure doubles the pause, up to `RETRY_S_MAX`
+seconds."""
 AHEAD_S: Final = 300.0
-"""Recorded times more than this many seconds in the future come from a clock that was ahead, and are ignored."""
+"""A recorded time that is more than `AHEAD_S` seconds in the future comes from a clock that was ahead, and is
+ignored."""
 FAILURES_SHOWN: Final = 2
-"""Consecutive failures after which the condition shows an error; a permanent error (`CERTAIN`) is shown at once."""
+"""Consecutive failures after which the condition shows an error; a permanent error (`CERTAIN`) is shown immediately."""
 CERTAIN: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.OFFSETS_GONE})
 Verdict = tuple[conditions.Status, str, str]
 """Status, reason and message of a condition."""
@@ -49,7 +52,8 @@ STARTING_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryMemory:
-    """History of a group in this process; times in epoch seconds. `failures`: failed visits since the last good one."""
+    """History of a group in this process; times in epoch seconds. `failures`: failed visits since the last successful
+    visit."""
 
     empty_since: float | None = None
     visited_at: float | None = None
@@ -58,12 +62,14 @@ class ExpiryMemory:
     problem: Problem | None = None
 
     def at(self, now: float) -> "ExpiryMemory":
-        """This memory, or an empty one if a time in it is in the future: until then, no visit would be due."""
+        """Return this memory, or an empty memory if one of its times is in the future: no visit would be due before
+        that time."""
         times_known = (self.empty_since, self.visited_at, self.failed_at)
         return ExpiryMemory() if any(each is not None and each > now + AHEAD_S for each in times_known) else self
 
     def failed(self, problem: Problem | None, now: float) -> "ExpiryMemory":
-        """The memory after a visit that kept no commits. `problem`: None if the group had no commits or had members."""
+        """Return the memory after a visit that kept no commits. `problem`: None if the group had no commits or had
+        members."""
         return replace(self, failures=self.failures + 1, failed_at=now, problem=problem)
 
 
@@ -72,7 +78,7 @@ class ExpiryFacts:
     """Inputs of the decision.
 
     - `observed`: None while the group cannot be observed.
-    - `known`: all topics of the group are known. Brokers may withhold commits of unknown topics.
+    - `known`: all topics of the group are known. Brokers may omit the commits of unknown topics.
     - `retention_s`: None while the brokers' setting is unknown.
     - `kept_at`, `safe_until`: times recorded in the group's state at the last visit.
     - `allowed`: the spec allows commits to expire.
@@ -107,7 +113,8 @@ class ExpiryDecision:
 
     @property
     def problem(self) -> Problem | None:
-        """The reason why commits are lost or will be lost; None also if the spec or the user allows the loss."""
+        """The reason why commits are lost or will be lost; None without one, and if the spec or an annotation allows
+        the loss."""
         if self.verdict is None or self.verdict[0] != "False" or self.verdict[1] in INTENDED:
             return None
         return Problem(self.verdict[1], self.verdict[2])
@@ -138,15 +145,15 @@ def _settled(status: conditions.Status, reason: str, message: str) -> ExpiryDeci
 
 
 def _decide_dead(facts: ExpiryFacts, observed: GroupObservation) -> ExpiryDecision:
-    """Decide about a group id that no classic group has: the group never had commits, its commits were deleted, or its
-    members use another protocol."""
+    """Decide about a group id for which no classic group exists: the group never had commits, its commits were deleted,
+    or its members use another protocol."""
     if observed.committed:
         message = "the group has commits and does not use the classic protocol: the operator does not join it"
         return _settled("Unknown", conditions.OTHER_PROTOCOL, message)
     if facts.kept_at is None or facts.allowed:
         return _settled("True", conditions.NOTHING_COMMITTED, "the group does not exist yet")
     message = (
-        f"the group had commits at {times.to_text(facts.kept_at)} and no longer exists: they have expired, or "
+        f"the group had commits at {times.to_text(facts.kept_at)} and no longer exists: the commits expired, or "
         "somebody deleted the group. Workers that start now begin at consumer.autoOffsetReset: set offsets with an "
         "OffsetReset first"
     )
@@ -198,11 +205,11 @@ def _verdict(memory: ExpiryMemory, kept_at: float | None, safe_until: float | No
 
 
 def decide_retry_expiry(facts: ExpiryFacts, state: str | None, workers: int, now: float) -> ExpiryDecision:
-    """Decide about the retry workers' group, which has no condition; `facts` has its id and its memory. `state` is None
-    while the group cannot be observed. If retry workers are wanted (`workers` is their number), they join the group, so
-    no visit is needed. The group may be empty for weeks while the main group is active, because the retry topics are
-    kept when `spec.retry` is removed. If its commits expired, all records of these topics would be handled again once
-    `spec.retry` is set again."""
+    """Decide about the retry workers' group, which has no condition. `facts` has this group's id and memory. `state` is
+    None while the group cannot be observed. `workers`: number of retry workers that are wanted; these join the group,
+    so no visit is needed. The group may be empty for weeks while the main group is active, because the retry topics are
+    kept when `spec.retry` is removed. If the retry group's commits expired, all records of these topics would be
+    handled again once `spec.retry` is set again."""
     memory = facts.memory.at(now)
     if state in (None, UNKNOWN_STATE):
         return ExpiryDecision(memory=memory)

@@ -9,13 +9,14 @@ from fleet_operator.planning.offsets.records import ResetPhase
 
 HELD_PHASES: Final = frozenset({ResetPhase.STOPPING_WORKERS, ResetPhase.COMMITTING})
 UNDECIDED: Final = frozenset({conditions.NOT_AFTER_PASSED, conditions.MEMORY_LOST})
-"""Reasons of a failed reset that does not keep a new fleet stopped, because the reset may be older than the fleet."""
+"""Reasons for which a failed reset does not keep a new fleet stopped, because the reset may be older than the fleet."""
 ON_ITS_WAY: Final = frozenset({"", conditions.STOPPING_WORKERS, conditions.NOT_YET_OBSERVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """An OffsetReset during which no main worker may run. `reason` and `message`: its obstacle, else empty."""
+    """An OffsetReset during which no main worker may run. `reason` and `message`: the reset's obstacle; empty without
+    one."""
 
     name: str
     reason: str = ""
@@ -33,10 +34,10 @@ class Hold:
 
 
 def hold_of(name: str, facts: Mapping[str, Any], *, begun: bool) -> Hold | None:
-    """Return the hold of a reset that is not a dry run, from the `facts` in its state; None if it stops no workers. A
-    reset whose state is unreadable stops them too, because it may be in the middle of its commits. If the group never
-    had workers (not `begun`), they do not start before the reset is done, even if it was refused. Otherwise they would
-    handle records that the reset is meant to leave out."""
+    """Return the hold of a reset that is not a dry run, from the `facts` in its state; None if the reset stops no
+    workers. A reset whose state is unreadable also stops workers, because it may be in the middle of its commits. If
+    the group never had workers (not `begun`), no worker starts before the reset is done, even if the reset was refused.
+    Otherwise workers would handle records that the reset is meant to leave out."""
     phase, reason = facts.get("phase", ""), str(facts.get("reason") or "")
     first = not begun and phase not in ("Succeeded", "Cancelled") and reason not in UNDECIDED
     if phase in HELD_PHASES or reason == conditions.STATE_UNREADABLE or first:

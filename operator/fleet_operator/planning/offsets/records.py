@@ -1,6 +1,7 @@
 """The stored record of an offset reset, from which the next operator process continues. Pure.
 
-The record is stored before the step that it allows, so the next process finds the decision and the previous offsets.
+The record is stored before the step in Kafka that the record allows, so the next process finds the decision and the
+previous offsets.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ Partition = tuple[str, int]
 Offsets = Mapping[Partition, int]
 
 PARTITIONS_MAX: Final = 5000
-"""Maximum number of partitions in one reset. It is limited because the status lists each partition twice."""
+"""Maximum number of partitions in one reset. The number is limited because the status lists each partition twice."""
 
 
 class Committed(NamedTuple):
@@ -25,9 +26,9 @@ class Committed(NamedTuple):
 
 
 class ResetPhase(StrEnum):
-    PENDING = "Pending"  # being checked, or waiting; the workers keep running
+    PENDING = "Pending"  # the reset is checked, or waits; the workers keep running
     STOPPING_WORKERS = "StoppingWorkers"  # no main worker is wanted; waiting until the Kafka group is empty
-    COMMITTING = "Committing"  # the previous and the new offsets are stored; the new ones are being committed
+    COMMITTING = "Committing"  # the previous and the new offsets are stored; the new offsets are being committed
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     CANCELLED = "Cancelled"
@@ -35,9 +36,10 @@ class ResetPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRecord:
-    """The stored record of one reset. `previous` lacks partitions that had no commit; `offsets` are the new ones.
-    `cluster_id`, `topic_ids` (not in the status): the cluster and topics of the offsets. `note`: a remark on the new
-    offsets. `message`: the obstacle of the reset, if any; the `note` once the reset has succeeded."""
+    """The stored record of one reset. `previous`: the previous offsets, without partitions that had no commit.
+    `offsets`: the new offsets. `cluster_id`, `topic_ids` (not in the status): the cluster and topics of the offsets.
+    `note`: a remark on the new offsets. `message`: the obstacle of the reset, if any; the `note` once the reset has
+    succeeded."""
 
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
@@ -74,18 +76,18 @@ MARKER: Final = "fleet-reset="
 
 
 def marker_of(reset: OffsetReset) -> str:
-    """Metadata of this reset's commits. Equal offsets do not show who committed them, because another program may
-    commit the wanted offset. An OffsetReset that is created again with the same name and spec has the same metadata.
-    Workers do not recognize it, so they begin a new replay epoch, as they do after a commit without metadata."""
+    """Metadata of this reset's commits, which shows who committed an offset: another program may commit an equal
+    offset. An OffsetReset that is created again with the same name and spec has the same metadata. Workers do not
+    recognize this metadata, so they begin a new replay epoch, as after a commit without metadata."""
     identity = f"{reset.metadata.namespace} {reset.metadata.name} {digest_of(reset)}"
     return f"{MARKER}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, previous: Offsets, marker: str) -> bool:
     """True if another program committed after `previous` was read, and this reset has not set any offset yet. An offset
-    counts as set if it is committed with this reset's marker. Then the commit must be finished, because only the
-    reset's record still has the previous offsets. A marker at another offset does not count, because a tool may move
-    the offset and keep the metadata."""
+    counts as set if it is committed with this reset's marker. Once an offset is set, the commit must be finished,
+    because only the reset's record still has the previous offsets. A marker at another offset does not count, because a
+    tool may move the offset and keep the metadata."""
     if any(committed.get(place) == Committed(offset, marker) for place, offset in wanted.items()):
         return False
     nothing = Committed(-1)
@@ -93,7 +95,8 @@ def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, pr
 
 
 def read_record(state: RunState, reset: OffsetReset) -> ResetRecord | None:
-    """This reset's record; None if it is unreadable, or belongs to an object of the same name with another spec."""
+    """Read this reset's record; None if the record is unreadable, or belongs to an object of the same name with another
+    spec."""
     facts = state.facts
     if state.digest != digest_of(reset):
         return None

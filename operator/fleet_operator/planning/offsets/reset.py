@@ -4,21 +4,20 @@
        |            |               |
      Failed     Cancelled         Failed; the message says what was changed
 
-Every phase is stored before the step that it allows. Workers are stopped once `StoppingWorkers` is stored, offsets are
-committed once `Committing` is stored with the previous offsets, and workers start once `Succeeded` is stored. If the
-operator process dies in between, the next one continues, and may commit the recorded offsets again.
+Every phase is stored before the step that this phase allows. Workers are stopped once `StoppingWorkers` is stored,
+offsets are committed once `Committing` is stored with the previous offsets, and workers start once `Succeeded` is
+stored. If the operator process dies in between, the next one continues, and may commit the recorded offsets again.
 
 Workers are not stopped for a reset that cannot be done, or while other programs are members of the group. Once workers
-are stopped, an error of Kafka or the network is reported and keeps them stopped, because they could not work anyway. If
-the OffsetReset is then deleted, the workers start again at the previous offsets. After a commit that changed an offset,
-the workers start only at the new offsets.
+are stopped, an error of Kafka or the network is reported, and the workers stay stopped, because they could not work
+anyway. If the OffsetReset is deleted during such an error, the workers start again at the previous offsets. After a
+commit that changed an offset, the workers start only at the new offsets.
 
 If another program committed after the offsets were read, its commits are not overwritten: the offsets are read again
-once that program has left the group. But if an earlier operator process may already have committed for this reset, the
-reset fails. Its record is then kept, because nothing else has the previous offsets.
-
-Equal offsets do not show who committed them, because another program may also commit the end offset of an idle
-partition. Only this reset's metadata shows it.
+once this program has left the group. But if an earlier operator process may already have committed for this reset, the
+reset fails. The record of the reset is then kept, because nothing else has the previous offsets. Equal offsets are no
+proof of the reset's own commit, because another program may also commit the end offset of an idle partition. Only the
+metadata of this reset's commits is a proof.
 
 Decision: docs/decisions/0037-declared-offsets.md.
 """
@@ -40,7 +39,8 @@ from fleet_operator.planning.problem import Problem, Refused, name_some
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
-"""Permanent broker errors. After any other, such as a moved coordinator, the commit is repeated until complete."""
+"""Permanent broker errors. After any other error, such as a moved coordinator, the commit is repeated until
+complete."""
 
 
 class ResetStep(StrEnum):
@@ -50,11 +50,11 @@ class ResetStep(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The outcome of the last step in Kafka, which was taken in `phase`.
+    """The outcome of the last step in Kafka. `phase`: the phase in which the step was taken.
 
     - `read`: the result of a read, `waited_s` seconds after the first read in this phase.
-    - `committed`: a read after the commit found all new offsets. If it did not, `refusals` has the brokers' errors,
-      keyed by partition, and `untouched` is True if the read found all previous offsets.
+    - `committed`: a read after the commit found all new offsets. If not `committed`, `refusals` has the brokers'
+      errors, keyed by partition, and `untouched` is True if the read found all previous offsets.
     - `outdated`: no commit was sent, because another program committed after the previous offsets were read, or a topic
       was created again.
     - `unsent`: no operator process can have committed these offsets yet.
@@ -76,7 +76,8 @@ class ResetFacts:
     """The fleet, and the last finding about its Kafka group.
 
     - `obstacle`: the reason why the operator must not send requests to Kafka for this group now.
-    - `sources`: the source topics, None while unknown. `pattern`: the spec's topic pattern, None without a valid one.
+    - `sources`: the source topics; None while unknown. `pattern`: the spec's topic pattern; None without a valid
+      pattern.
     - `down`: the main StatefulSet has zero replicas in its spec, or does not exist.
     - `cluster_id`: the id of the Kafka cluster that answers now.
     - `own_prefix`: the start of the instance ids of the fleet's workers. `own_name`: the start of their client ids,
@@ -96,11 +97,12 @@ class ResetFacts:
 
 
 Move = tuple[ResetRecord, ResetStep | None]
-"""The record to store, and the step in Kafka that it allows."""
+"""The record to store, and the step in Kafka that this record allows; None for no step."""
 
 
 def decide_reset(reset: OffsetReset, record: ResetRecord, facts: ResetFacts, now: float, *, abandoned: bool) -> Move:
-    """Decide a step. If `abandoned` (the OffsetReset is being deleted), a commit that cannot succeed is given up."""
+    """Decide the next step. If `abandoned` (the OffsetReset is being deleted), a commit that cannot succeed is given
+    up."""
     found = facts.finding
     finding = found if found is not None and found.phase is record.phase else None
     if record.phase is ResetPhase.COMMITTING:
@@ -110,8 +112,8 @@ def decide_reset(reset: OffsetReset, record: ResetRecord, facts: ResetFacts, now
 
 def _prepare(facts: ResetFacts, finding: Finding | None, reset: OffsetReset, record: ResetRecord, now: float) -> Move:
     """Decide before the commit. In `Pending`, the new offsets are computed while the fleet runs, so that workers are
-    stopped only for a reset that can be done. In `StoppingWorkers`, they are computed again once the group has no
-    members."""
+    stopped only for a reset that can be done. In `StoppingWorkers`, the new offsets are computed again once the group
+    has no members."""
     stopping = record.phase is ResetPhase.STOPPING_WORKERS
     if facts.obstacle is not None:
         return _with(record, facts.obstacle), None
@@ -152,7 +154,7 @@ def _commit(facts: ResetFacts, finding: Finding | None, record: ResetRecord, now
     if facts.obstacle is not None:
         return _with(record, facts.obstacle), None
     if record.cluster_id and facts.cluster_id != record.cluster_id:
-        message = "another Kafka cluster was accepted after the offsets were read: they are read again there"
+        message = "after the offsets were read, another Kafka cluster was accepted: its offsets are read now"
         return _read_again(record, Problem(conditions.STOPPING_WORKERS, message)), None
     if finding is None:
         return record, ResetStep.COMMIT
@@ -174,7 +176,7 @@ def _commit(facts: ResetFacts, finding: Finding | None, record: ResetRecord, now
 
 
 def _given_up(finding: Finding) -> str | None:
-    """Return a text about what the commit has changed, if the commit may be given up; None if it must be finished."""
+    """Return a message about what the commit has changed if the commit may be given up; None if it must be finished."""
     if finding.refusals and finding.untouched:
         return "nothing was changed"
     if finding.refusals:
@@ -186,11 +188,11 @@ def _given_up(finding: Finding) -> str | None:
 
 def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
     """The record of a reset that must not commit, because another program committed or a topic was created again. If an
-    operator process that died may have committed for this reset (not `unsent`), the reset fails and is not done again,
-    because records that were handled since then would be handled again."""
+    operator process that died may have committed for this reset (not `unsent`), the reset fails and is not repeated. A
+    repetition would make workers handle records again that they have handled since that commit."""
     happened = "another program has committed, or a topic was created again, since the offsets were read"
     if unsent:
-        return _read_again(record, Problem(conditions.STOPPING_WORKERS, f"{happened}: they are read again"))
+        return _read_again(record, Problem(conditions.STOPPING_WORKERS, f"{happened}: the offsets are read again"))
     message = (
         f"{happened}, and an earlier operator process may have set the new offsets before that: nothing more is set; "
         "compare the group's offsets with status.previous and status.resolved"
@@ -204,7 +206,8 @@ def _read_again(record: ResetRecord, problem: Problem) -> ResetRecord:
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
-    """Report group members that belong to other programs, which the operator never removes; None if there are none."""
+    """Return the problem that members of other programs, which the operator never removes, are in the group; None
+    without such members."""
     if read.group_type and read.state not in EMPTY_STATES:
         message = (
             f"the Kafka group is {read.state} and has members of type {read.group_type!r}, which this operator version "
@@ -231,7 +234,8 @@ def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
 
 
 def _leaving(facts: ResetFacts, read: GroupOffsets, waited_s: float) -> Problem:
-    """Report workers still in the group. A worker that stays after `patience_s` hangs or is another fleet's."""
+    """Return the problem that workers are still in the group. A worker that stays longer than `patience_s` hangs, or
+    belongs to another fleet."""
     members = sorted(member.instance_id or member.client_id for member in read.members)
     state = f"the Kafka group is {read.state}" + (f" with the members {name_some(members)}" if members else "")
     if waited_s <= facts.patience_s:
@@ -245,7 +249,7 @@ def _leaving(facts: ResetFacts, read: GroupOffsets, waited_s: float) -> Problem:
 
 def _refusal(finding: Finding) -> Problem:
     if not finding.refusals:
-        message = "the brokers accepted the offsets, but had other offsets afterwards: the reset sets its own again"
+        message = "the brokers accepted the offsets, but returned other offsets afterwards: the reset commits again"
         return Problem(conditions.OFFSETS_OVERTAKEN, message)
     (topic, number), reason = min(finding.refusals.items())
     message = (

@@ -30,7 +30,7 @@ ON_THE_WAY: Final = {
 class OffsetResetFacts:
     """An OffsetReset and its dependencies.
 
-    - `memory_gap`: the reason why it is unknown whether this reset was done before.
+    - `memory_gap`: the reason why this reset may have been done before, although no record shows it.
     - `begun_before`: the group's state lists the reset as begun, but the OffsetReset's own state has no record.
     - `ahead`: the OffsetResets of the same group that run before this one.
     - `group_gone`: the ConsumerGroup is being deleted or does not exist.
@@ -48,7 +48,8 @@ class OffsetResetFacts:
 
 @dataclass(frozen=True, slots=True)
 class OffsetResetDecision(RunDecision):
-    """A decision with the record to store and the step that this record allows. `advanced`: the phase changes."""
+    """A decision with the record to store and the step in Kafka that this record allows. `advanced`: the phase
+    changes."""
 
     record: ResetRecord = field(kw_only=True)
     step: ResetStep | None = field(default=None, kw_only=True)
@@ -80,7 +81,8 @@ def decide(facts: OffsetResetFacts, now: float) -> OffsetResetDecision:
 
 
 def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> ResetRecord | None:
-    """Return the record of a reset that has not committed and must end or wait now; None if the reset may continue."""
+    """Return the record of a reset that has not started to commit and must end or wait now; None if the reset may
+    continue."""
     if record.phase is ResetPhase.COMMITTING:
         return None
     reset, read = facts.reset, facts.of.finding.read if facts.of.finding is not None else None
@@ -89,7 +91,7 @@ def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> 
         return ended(record, ResetPhase.FAILED, problem, now)
     if facts.begun_before:
         message = (
-            "this reset was begun before and may have been done in part, and its record with the previous offsets is "
+            "this reset was begun before and may be partly done, and its record with the previous offsets is "
             "lost: nothing more is set; compare the group's offsets with the spec, and create another OffsetReset"
         )
         return ended(record, ResetPhase.FAILED, Problem(c.MEMORY_LOST, message), now)
@@ -114,7 +116,8 @@ def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> 
 
 
 def _refusal(reset: OffsetReset) -> Problem | None:
-    """Return the first error in the spec. It is final: the spec is immutable. The CRD cannot detect such errors."""
+    """Return the first error in the spec that the CRD cannot detect; None without one. Such an error is final, because
+    the spec is immutable."""
     remedy = "create another OffsetReset"
     for name, text in (("spec.notAfter", reset.spec.not_after), ("spec.time", reset.spec.time)):
         if (problem := refuse_time(name, text, c.OFFSETS_REFUSED, remedy)) is not None:

@@ -1,7 +1,7 @@
 """Records that a group's workers skip: the published list, and the status of each record. Pure.
 
 Every worker mounts the ConfigMap with the list, if the ConfigMap exists, and reads the list again when it changes. The
-list is not part of a revision, because a fleet whose workers all crash at one record must get past that record without
+list is not part of a revision, because a fleet whose workers all crash at one record must get past this record without
 a rollout.
 
 Decision: docs/decisions/0037-declared-offsets.md.
@@ -26,9 +26,9 @@ from fleet_operator.planning.retry.intent import RetryIntent
 
 
 class SkipState(StrEnum):
-    WAITING = "Waiting"  # the group has not reached the record, or it is unknown whether it has
+    WAITING = "Waiting"  # the group has not reached the record, or has possibly not reached it
     SKIPPED = "Skipped"  # a worker wrote the record to the failed topic and, for a source topic, committed past it
-    PASSED = "Passed"  # the committed offset is past the record, and no worker reported a skip
+    PASSED = "Passed"  # the committed offset is after the record, and no worker reported a skip
     NOT_READ = "NotRead"  # the group does not read this topic or partition
 
 
@@ -38,7 +38,7 @@ def places_of(group: ConsumerGroup) -> tuple[Place, ...]:
 
 def skip_config_map(group: ConsumerGroup, step: JoinStep | None = None) -> dict[str, Any]:
     """The ConfigMap that the workers mount: the list of records to skip, and the fleet's last scaling step. Like the
-    list, the step is not part of a revision; workers that the step adds read it when they start."""
+    list, the scaling step is not part of a revision. The workers that this step adds read it when they start."""
     body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
     joins = {} if step is None else {JOIN_FILE: to_json(render_join(group.metadata.uid, step))}
@@ -50,7 +50,7 @@ def _document(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], group: ConsumerGroup) -> Notices:
-    """Annotate pods that may have an outdated list. If the list is empty, pods that never had one are left out."""
+    """Annotate pods that may have an outdated list. If the list is empty, pods that never had a list are left out."""
     digest = content_hash(_document(group))
     seen = {pod["metadata"]["uid"]: labels.annotation_of(pod, labels.SKIP_ANNOTATION) for pod in pods}
     unneeded = (digest,) if group.spec.offsets.skip else (digest, None)
@@ -103,8 +103,8 @@ def flow_topics(
 def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped: bool) -> SkipState | None:
     """Return the state of a record in a retry or redrive topic; None while unknown, so that the last state is kept.
     Only workers' reports count, because the operator does not observe the retry group's commits by partition. A worker
-    reports a skip when it begins to write the record to the failed topic. If it dies before the acknowledgement, the
-    next worker reads the record again and also skips it."""
+    reports a skip when it begins to write the record to the failed topic. If the worker dies before the
+    acknowledgement, the next worker reads the record again and also skips it."""
     if skipped:
         return SkipState.SKIPPED
     if flow is None:

@@ -1,8 +1,9 @@
 """New offsets of a reset, computed from the brokers' offsets. Pure.
 
 As with `kafka-consumer-groups`, a time after the last record means the end of a partition, and an offset out of range
-becomes the nearest offset in range. A topic that is not a source topic of the group is refused before any worker is
-stopped. If the queried broker does not know a topic or partition, the reset waits, because another broker may know it.
+is replaced by the nearest offset in range. A topic that is not a source topic of the group is refused before any worker
+is stopped. If the queried broker does not know a topic or partition, the reset waits, because another broker may know
+it.
 
 End offsets are read before offsets by time. If no record is at or after the requested time, the partition continues at
 the end that was read, so a record that arrives between the two reads is not left out.
@@ -22,8 +23,8 @@ from fleet_operator.planning.offsets.records import PARTITIONS_MAX, Offsets, Par
 from fleet_operator.planning.problem import Problem, Refused
 
 BYTES_MAX: Final = 1_000_000
-"""Limit in bytes of a reset's previous and new offsets together. So the whole object fits into etcd's limit of 1.5 MiB,
-and a spec with the new offsets is too small to be trimmed (`trimming.BULK_BYTES_MAX`)."""
+"""Maximum size in bytes of a reset's previous and new offsets together. With this limit, the whole object fits into
+etcd's limit of 1.5 MiB, and a spec with the new offsets is never trimmed (`trimming.BULK_BYTES_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class GroupOffsets:
     - `counts`: the number of partitions of each topic, without topics that no broker knows.
     - `committed`: committed offsets, without partitions that have no commit.
     - `starts`, `ends`: first and end offsets, without partitions that could not be read.
-    - `found`: the first offset at or after the requested time, None if all records are older; without partitions that
-      could not be read.
+    - `found`: the offset of the first record at or after the requested time, or None if all records are older; without
+      partitions that could not be read.
     - `markers`: markers of resets in the metadata of commits.
     - `cluster_id`, `topic_ids`: the cluster and the topics of the offsets; brokers before Kafka 2.8 have no topic ids.
     """
@@ -86,8 +87,8 @@ def topics_of(spec: OffsetResetSpec, sources: tuple[str, ...]) -> tuple[str, ...
 def find_targets(
     spec: OffsetResetSpec, sources: tuple[str, ...], read: GroupOffsets, pattern: Pattern | None = None
 ) -> Targets | Refused | Problem:
-    """Compute the new offsets, or return why that is impossible: a Problem may be temporary, a Refused is final.
-    `sources`: the observed source topics; more topics that match the spec's `pattern` may appear later."""
+    """Compute the new offsets, or return the reason why they cannot be computed: a Problem may be temporary, a Refused
+    is final. `sources`: the observed source topics; more topics that match the spec's `pattern` may appear later."""
     chosen = topics_of(spec, sources)
     unseen = [topic for topic in chosen if topic not in sources]
     strange = next((topic for topic in unseen if pattern is None or not pattern_matches(pattern, topic)), None)
@@ -145,7 +146,7 @@ def _targets(spec: OffsetResetSpec, selected: Mapping[Partition, int | None], re
     notes = []
     if late:
         notes.append(
-            f"{late} of {len(selected)} partitions have no record at or after that time: they start at the end"
+            f"{late} of {len(selected)} partitions have no record at or after spec.time: they start at the end"
         )
     if moved:
         notes.append(f"{moved} of {len(selected)} offsets were out of range, so the nearest offsets in range were used")

@@ -1,7 +1,7 @@
 """Builders of a Redrive's children: its Job, and the ConfigMap with the Job's settings.
 
 The Job's pod is the worker's pod with another command. It has the same image, service account, credentials, placement
-and environment, so it reaches the brokers if a worker does. Everything that only a handler needs is left out: its
+and environment, so the Job reaches the brokers if a worker does. Everything that only a handler needs is left out: its
 source, the probes, and the containers that a user adds to the worker's pod. A new rate needs a new Job, because the
 settings are a mounted file and the pod template of a Job is immutable.
 """
@@ -26,21 +26,21 @@ from fleet_operator.planning.run import rate_text, run_config_map, run_head, run
 COMPONENT: Final = "redrive"
 
 BACKOFF_LIMIT: Final = 10
-"""Number of retries of the Job's pod. The pauses between them grow from 10 s to 6 minutes, so a Job survives an outage
-of about half an hour."""
+"""Number of retries of the Job's pod. The pauses between retries grow from 10 s to 6 minutes, so a Job survives an
+outage of about half an hour."""
 TTL_S: Final = 86_400
 """Seconds for which a finished Job is kept for its logs. The Redrive's status is kept until the Redrive is deleted."""
 
 
 CLOCKS_S: Final = 300.0
 """Seconds added to the end of a Redrive's time range, because the brokers' clocks may be ahead of the operator's clock.
-Otherwise, records that failed just before the first start might be left out."""
+Without these seconds, records that failed just before the first start might be left out."""
 
 
 def redrive_config(
     redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, target: Target, *, run_id: str, now: float
 ) -> dict[str, Any]:
-    """The content of `redrive.json`; times are epoch milliseconds. `run_id` is the same for all Jobs of a run."""
+    """Build the content of `redrive.json`; times are epoch milliseconds. `run_id` is the same for all Jobs of a run."""
     spec, metadata = redrive.spec, redrive.metadata
     chosen, worker = spec.filter, worker_config(group, cluster)
     return {
@@ -57,7 +57,7 @@ def redrive_config(
             "keyRegex": chosen.key_regex if chosen else None,
             "fromTime": _milliseconds(chosen.from_time if chosen else None),
             "toTime": _end(redrive, target, now),
-            # Left out if empty, because the group's own image may have a version that does not know this field.
+            # The field is left out if it is empty, because an image that the group sets may not know the field.
             **({"records": [place.model_dump() for place in spec.records]} if spec.records else {}),
         },
         "recordsPerSecond": redrive.rate,
@@ -71,7 +71,7 @@ def redrive_config(
 
 
 def config_map(redrive: Redrive, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the ConfigMap that the Job's pods mount. It changes only while no run is active."""
+    """Build the ConfigMap that the Job's pods mount. Its content changes only while no run is active."""
     return run_config_map(redrive, naming.redrive_job(redrive.metadata.name), {REDRIVE_FILE: to_json(config)})
 
 
@@ -110,10 +110,10 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
 
 
 def _end(redrive: Redrive, target: Target, now: float) -> int | None:
-    """The end of a run's time range in epoch milliseconds, the same whenever the run is started again, so that records
-    that fail later are not included. The end offsets that the first start commits to Kafka do not suffice: brokers
-    delete the commits of a group without members, for example while a Redrive is suspended for a long time, or before a
-    slow Redrive reaches a partition."""
+    """The end of a run's time range in epoch milliseconds; None for no end. The end is the same each time the run is
+    started, so that records that fail later are not included. The end offsets that the first start commits to Kafka are
+    not enough, because brokers delete the commits of a group without members. This may happen while a Redrive is
+    suspended for a long time, or before a slow Redrive reaches a partition."""
     chosen = redrive.spec.filter
     wanted = _milliseconds(chosen.to_time if chosen else None)
     if not target.append_times:

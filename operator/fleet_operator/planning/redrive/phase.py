@@ -1,9 +1,9 @@
 """Next step of a Redrive: its phase, and the action on its Job. Pure.
 
 Every decision depends only on objects in the API server (the Redrive, its Job and pods), so the operator may be killed
-between any two calls. Two runs must never move records of one group at the same time, whether they belong to one
-Redrive or to two. Only at its start does a run read from Kafka which records earlier runs have moved, so it would not
-notice records that another run moves later. So a Job is created only when no pod of an earlier run is left.
+between any two calls. Two runs must never move records of one group at the same time, even if both belong to one
+Redrive. A run reads only at its start which records earlier runs have moved, so it would not notice records that
+another run moves later. So a Job is created only when all pods of earlier runs have ended.
 
 The Job is suspended while no retry workers would read the moved records, while another ConsumerGroup owns the group id,
 or while the KafkaCluster has a cluster id that was not accepted. Later, a new Job with the settings of that time
@@ -38,12 +38,13 @@ from fleet_operator.planning.retry.topics import managed_topic
 from fleet_operator.planning.run import Act, Ahead, JobFacts, ReferencedGroup, RunDecision, RunState
 
 HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
-"""Obstacles that suspend an active run. Others only prevent a start: a run can outlast an unreachable cluster."""
+"""Obstacles that suspend an active run. Other obstacles only prevent a start: a run can wait until an unreachable
+cluster answers again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveProgress:
-    """Counts of a Redrive's runs. `remaining`: offsets of the failed topic that are not read yet."""
+    """Counts of a Redrive's runs. `remaining`: number of offsets of the failed topic that are not read yet."""
 
     selected: int = 0
     moved: int = 0
@@ -55,7 +56,8 @@ class RedriveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """The report that a run writes as its last line. A failed run (not `ok`) sets only `reason` and `message`."""
+    """The report that a run writes as its last line. The report of a failed run (not `ok`) has only `reason` and
+    `message`."""
 
     ok: bool
     counts: RedriveProgress = RedriveProgress()
@@ -66,7 +68,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPod:
-    """A pod of a run; `waiting` is the reason why it does not run yet."""
+    """A pod of a run. `waiting`: the reason why the pod does not run yet; `report`: None until the pod has reported."""
 
     name: str
     ended: bool = False
@@ -76,7 +78,7 @@ class RunPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Kafka cluster and run id of a Redrive's first Job, which later Jobs must have too. Not part of the status."""
+    """Kafka cluster and run id of a Redrive's first Job. Later Jobs must have the same. Not part of the status."""
 
     cluster_id: str | None = None
     run_id: str | None = None
@@ -90,7 +92,8 @@ class RedriveFacts:
     - `elsewhere`: the reason why the records of a Redrive that has begun are permanently out of reach.
     - `group_gone`: the ConsumerGroup is being deleted or does not exist.
     - `ahead`: the Redrives of the same group that run before this one.
-    - `cluster_id`, `failed_topic_id`: as at the newest poll; None while unknown.
+    - `cluster_id`, `failed_topic_id`: ids of the Kafka cluster and the failed topic at the newest poll; None while
+      unknown.
     """
 
     redrive: Redrive
@@ -112,12 +115,13 @@ class RedriveFacts:
 
     @property
     def run_id(self) -> str:
-        """Id of committed progress: the Redrive's uid at its first Job, even if the Redrive was recreated since."""
+        """Id under which progress is committed: the Redrive's uid when its first Job was created, even if the Redrive
+        was recreated since."""
         return self.origin.run_id or self.redrive.metadata.uid
 
     @property
     def halted(self) -> bool:
-        """True if an obstacle forbids an active run, even if the spec wants one."""
+        """True if an obstacle suspends even an active run."""
         return self.obstacle is not None and self.obstacle.reason in HALTING
 
     @property
@@ -148,7 +152,7 @@ def decide(facts: RedriveFacts) -> RunDecision:
         return RunDecision("Paused", c.SUSPENDED, "spec.suspend is true", run.suspension(job))
     if facts.halted and facts.started:
         assert facts.obstacle is not None, "a halted Redrive has an obstacle"
-        message = f"{facts.obstacle.message}; no record is moved meanwhile, and those moved so far stay moved"
+        message = f"{facts.obstacle.message}; no record is moved now, and records moved so far stay moved"
         return RunDecision("Paused", facts.obstacle.reason, message, run.suspension(job))
     if job is not None and job.at_work:
         return _running(facts)
@@ -174,15 +178,16 @@ def _start(facts: RedriveFacts) -> RunDecision:
 
 
 def origin_after(facts: RedriveFacts, decision: RunDecision) -> Origin:
-    """The origin is stored when the first Job is created, or later if the operator that created the Job died before
-    that, or was an earlier version, which stored none. It is never removed again."""
+    """Return the origin to store. The origin is stored when the first Job is created. If the operator died before
+    storing it, or was an earlier version, which stored no origin, it is stored later. A stored origin is never
+    removed."""
     if decision.act is not Act.CREATE and facts.job is None:
         return facts.origin
     return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id, run_id=facts.run_id)
 
 
 def _running(facts: RedriveFacts) -> RunDecision:
-    """Return the decision while a Job runs. A pod that cannot start is reported, because it moves no records."""
+    """Return the decision while a Job runs. A pod that does not run is reported, because it moves no records."""
     waiting = next((pod.waiting for pod in facts.pods if pod.waiting is not None and not pod.ended), None)
     if waiting is not None:
         return RunDecision("Running", c.POD_NOT_RUNNING, f"{waiting.reason}: {waiting.message}")
@@ -210,7 +215,7 @@ def _succeeded(facts: RedriveFacts) -> RunDecision:
 
 
 def _failure(facts: RedriveFacts, job: JobFacts) -> Problem:
-    """Return the error that the run reported, or the Job controller's error if the run reported none."""
+    """Return the error that the run reported or, without one, the Job controller's error."""
     remedy = "fix the cause and create another Redrive, which continues where this one stopped"
     report = facts.report
     if report is not None and not report.ok and report.reason:
@@ -227,23 +232,24 @@ def _progress(facts: RedriveFacts) -> str:
 
 
 def read_run_pods(pods: Iterable[Mapping[str, Any]], *, job_uid: str) -> tuple[RunPod, ...]:
-    """Pods sorted by their creation time. Only those of the Job with this uid are read in full. Others may belong to a
-    deleted Redrive of the same name; for these, only the name is read and whether the pod has ended."""
+    """Parse pods, sorted by creation time. Only pods of the Job with this uid are read completely. Other pods may
+    belong to a deleted Redrive of the same name; only their name and end are read."""
     ordered = sorted(pods, key=lambda pod: (pod["metadata"].get("creationTimestamp") or "", pod["metadata"]["name"]))
     return tuple(_read_run_pod(pod, job_uid) for pod in ordered)
 
 
 def runs_by_job(pod: Mapping[str, Any]) -> bool:
-    """True if a Job created this pod, even if its owner reference is gone. Other pods so labelled move no records."""
+    """True if a Job created this pod, even if the pod's owner reference is gone. Other pods with a Redrive's label move
+    no records."""
     metadata = pod["metadata"]
     owned = any(owner.get("kind") == "Job" for owner in metadata.get("ownerReferences") or ())
     return owned or label_of(pod, JOB_NAME_LABEL) is not None
 
 
 def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of Redrives that may be writing: their Job may create a pod at any time, or a pod has not ended. The
-    Redrive may already be deleted. A Job counts only if its name is also that of the Redrive's Job, because labels are
-    easily copied."""
+    """Names of Redrives that may be writing: their Job may create a pod at any time, or one of their pods has not
+    ended. Such a Redrive may already be deleted. A Job counts only if its name also matches the Redrive, because labels
+    are easily copied."""
     named = [
         job
         for job in jobs
@@ -284,7 +290,7 @@ def read_progress(commits: Iterable[tuple[int, str]]) -> RedriveProgress | None:
     counts = dict.fromkeys(COUNTS.values(), 0)
     remaining, known = 0, False
     for offset, metadata in commits:
-        # librdkafka commits metadata with the zero byte that ends its strings.
+        # librdkafka commits metadata with the zero byte that terminates the string.
         found = read_object(metadata.rstrip("\0"))
         if found is None:
             continue
@@ -297,9 +303,9 @@ def read_progress(commits: Iterable[tuple[int, str]]) -> RedriveProgress | None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The redrive topic of a run. `append_times` is True if the brokers set the timestamps in the failed topic
-    (LogAppendTime), or if that is unknown. It is False if the workers that wrote the records set them, because the
-    topic could not be configured."""
+    """The redrive topic of a run. `append_times`: True if the brokers set the timestamps in the failed topic
+    (LogAppendTime), or if it is unknown who sets them; False if the workers set them, because the topic could not be
+    configured."""
 
     partitions: int
     max_message_bytes: int
@@ -307,7 +313,8 @@ class Target:
 
 
 def find_refusal(redrive: Redrive) -> Problem | None:
-    """Return the first error in the immutable spec that the CRD cannot refuse and that rules out every run."""
+    """Return the first error in the spec that makes every run impossible and that the API server may have accepted;
+    None without one. The spec is immutable."""
     chosen = redrive.spec.filter
     if chosen is None:
         return None
@@ -321,7 +328,8 @@ def find_refusal(redrive: Redrive) -> Problem | None:
 
 
 def accepted_cluster_id(found: ReferencedGroup) -> str | None:
-    """The id of the group's Kafka cluster; None while it is unknown or is not the one accepted for the KafkaCluster."""
+    """The id of the group's Kafka cluster; None while the id is unknown or differs from the id recorded for the
+    KafkaCluster."""
     seen = found.seen
     if not isinstance(found.cluster, KafkaCluster) or seen is None or find_changed_id(found.cluster, seen):
         return None
@@ -331,7 +339,8 @@ def accepted_cluster_id(found: ReferencedGroup) -> str | None:
 def find_other_cluster(
     redrive: Redrive, origin: Origin, cluster_id: str | None, failed_topic_id: str | None
 ) -> Problem | None:
-    """The reason why a Redrive's records are permanently out of reach; the two ids are the present ones."""
+    """The reason why a Redrive's records are permanently out of reach; None without one. `cluster_id` and
+    `failed_topic_id`: the present ids."""
     group = redrive.spec.group_ref.name
     remedy = "the records moved so far stay moved; create another Redrive to move the others"
     if None in (cluster_id, origin.cluster_id):
@@ -353,7 +362,8 @@ def find_other_cluster(
 
 
 def find_obstacle(redrive: Redrive, found: ReferencedGroup, began_on: str | None = None) -> Problem | None:
-    """The first reason why no run can start now. `began_on`: the cluster id of the first Job; None before it."""
+    """The first reason why no run can start now; None without one. `began_on`: the cluster id of the first Job; None
+    before the first Job."""
     name, group = redrive.spec.group_ref.name, found.group
     if group is None:
         return run.no_group(redrive, found)
@@ -379,7 +389,8 @@ def find_obstacle(redrive: Redrive, found: ReferencedGroup, began_on: str | None
 
 
 def _unidentified(began_on: str | None, found: ReferencedGroup) -> Problem | None:
-    """The problem of an unknown cluster id: the next Job might run on another Kafka cluster than the first Job."""
+    """The problem that the cluster id is unknown after a first Job; None otherwise. The next Job might run on another
+    Kafka cluster than the first Job."""
     if began_on is None or accepted_cluster_id(found) is not None:
         return None
     message = f"the Redrive began on Kafka cluster {began_on}, and the id of the present cluster is not known yet"

@@ -34,7 +34,7 @@ def project_redrive_status(
 
 
 def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Mapping[str, Any]) -> dict[str, int]:
-    """Return the exact counts of the run's final report or, without a report, the counts in the run's commits."""
+    """Return the exact counts in the run's final report or, without a report, the counts in the run's commits."""
     counts: dict[str, int] = {name: previous[name] for name in (*COUNTS, "remaining") if name in previous}
     report = facts.report
     for told in (progress, report.counts if report is not None and report.ok else None):
@@ -45,9 +45,9 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RunDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that `planning.status.retry` needs from a Redrive that has succeeded. The failed topic's id is the id at a
+    """Fields that `planning.status.retry` needs from a Redrive that has succeeded. The failed topic's id comes from a
     poll before the first Job was created, and is never updated. Topic ids are unique, so if a later poll shows the same
-    id, the run has read that topic."""
+    id, the run has read that topic and not a recreated topic."""
     topic_id = previous.get("failedTopicId")
     if decision.act is Act.CREATE and not facts.started:
         topic_id = facts.failed_topic_id

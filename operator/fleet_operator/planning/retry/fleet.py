@@ -1,6 +1,6 @@
 """StatefulSet of the retry workers, and the pod annotation that makes kubelets update mounted policies.
 
-Main and retry workers run the same revision, which is checked once: they have the same image, handler, settings and
+Main and retry workers run the same revision, so one check covers both: they have the same image, handler, settings and
 credentials. Only the `--role` argument, the labels and, if the spec sets them, the resources differ.
 """
 
@@ -18,7 +18,8 @@ from fleet_operator.planning.retry.records import Published
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
-    """True if pods of this template mount retry policies. A revision that is older than `spec.retry` has none."""
+    """True if pods of this template mount retry policies. The template of a revision from before `spec.retry` was set
+    mounts none."""
     spec = pod_template.get("spec") or {}
     return any(volume.get("name") == RETRY_VOLUME for volume in spec.get("volumes", ()))
 
@@ -37,7 +38,8 @@ def retry_stateful_set(
 
 
 def pods_with_old_policies(pods: Iterable[Mapping[str, Any]], published: Published) -> Notices:
-    """Return an annotation for each pod older than the ConfigMap's last change; it may have older policies mounted."""
+    """Return the policies annotation, keyed by pod UID, for each pod created before the ConfigMap's last change. Such a
+    pod may still have older policies mounted."""
     digest = published.digest
     return {
         pod["metadata"]["uid"]: {POLICIES_ANNOTATION: digest}

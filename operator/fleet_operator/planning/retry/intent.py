@@ -1,7 +1,7 @@
 """The retries that a group should have: the policy revisions in use, and the delays whose topics they need.
 
-A waiting record follows the revision that was current when the record failed. So an edit of the policy adds a revision
-and removes none. An old revision is removed when no waiting record can name it.
+A waiting record follows the revision that was current when the record failed, and its header names that revision. So an
+edit of the policy adds a revision and removes none. An old revision is removed once no waiting record can name it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,9 @@ class DelayState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRevision:
-    """A RetryPolicy's content, in the canonical form of a worker's file, identified by its hash. `superseded_at`: the
-    time (epoch seconds) since which new failures follow another revision; None for the current revision."""
+    """A RetryPolicy's content in canonical form, as in the workers' `policies.json`, identified by its hash.
+    `superseded_at`: the time (epoch seconds) since which new failures follow another revision; None for the current
+    revision."""
 
     hash: str
     content: Mapping[str, Any]
@@ -49,8 +50,8 @@ class PolicyRevision:
 class RetryIntent:
     """The retries that one ConsumerGroup should have.
 
-    - `wanted`: the revision with the policy's present content. While that is unusable, an older revision; None without
-      a usable one.
+    - `wanted`: the revision with the policy's present content or, while the present content is unusable, an older
+      revision; None if no revision is usable.
     - `problem`: the reason why the present content is unusable.
     - `known`: the published revisions.
     - `current`: the hash of the revision for new failures; None before a revision is published.
@@ -90,7 +91,7 @@ class RetryIntent:
 
     @property
     def may_pause(self) -> bool:
-        """True if a revision's budget lets workers pause. Only the workers' reports show whether they do."""
+        """True if a revision's budget lets workers pause. Only the workers' reports show whether a worker is paused."""
         return any(
             (revision.content.get("budget") or {"action": "Pause"})["action"] != "None" for revision in self.revisions
         )
@@ -107,7 +108,7 @@ def sort_delays(delays: Iterable[str]) -> tuple[str, ...]:
 
 
 def expand(policy: RetryPolicy) -> PolicyRevision:
-    """Return the revision of a policy's spec. Raises SettingsInvalid."""
+    """Return the revision that a policy's spec describes. Raises SettingsInvalid for an invalid spec."""
     content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
     return PolicyRevision(hash=naming.content_hash(content), content=content)
 
@@ -123,5 +124,5 @@ def read_policy(body: Mapping[str, Any]) -> PolicyRevision | Problem:
     except ValidationError as error:
         problem = spec_problem(error)
         return Problem(problem.reason, f"{name}: {problem.message}")
-    except SettingsInvalid as refused:  # accepted by an API server whose CRD has another version
+    except SettingsInvalid as refused:  # the API server accepted the spec with another version of the CRD
         return Problem(conditions.SPEC_INVALID, f"{name}: {refused}")

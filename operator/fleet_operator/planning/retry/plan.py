@@ -30,9 +30,9 @@ class RetryFacts:
 
     - `view`: the group on its own Kafka cluster; empty while another cluster answers.
     - `stopped`: the fleet must have no workers.
-    - `breaker_open`: whether a worker reports an open breaker; None while a worker with a breaker does not answer.
-    - `fed`: main workers whose revision has retries, or a Redrive, may still write to the retry topics.
-    - `reached`: all of these writers are ready, so they use the published policies.
+    - `breaker_open`: True if a worker reports an open breaker; None while a worker with a breaker does not answer.
+    - `fed`: True while main workers whose revision has retries, or a Redrive, may still write to the retry topics.
+    - `reached`: True if all main workers that write to the retry topics are ready, so they use the published policies.
     """
 
     group: ConsumerGroup
@@ -93,9 +93,9 @@ def plan_retry(facts: RetryFacts, now: float) -> RetryPlan:
         and seen.observed_at >= ending_since + SUPERSEDED_S
         and seen.waiting == 0
     ):
-        # A poll reads commits and end offsets at about the same time. So it may miss a record that is published to the
-        # next retry topic between the two reads. A second poll sees it, because it reads end offsets after the commits
-        # of the first poll.
+        # A poll reads commits and end offsets at slightly different times. So it may miss a record that is published to
+        # the next retry topic in between. The second poll sees this record, because it reads end offsets after the
+        # first poll read commits.
         before = facts.memory.drained_at
         drained_at = before if before is not None else seen.observed_at
         over = seen.observed_at > drained_at
@@ -121,9 +121,9 @@ def retry_target(
     ending: bool,
     last: str | None = None,
 ) -> str | None:
-    """Choose the retry workers' revision from `templates`; None leaves the workers as they are. Normally it is the main
-    workers' `target`. If retries are ending, or `target` has none (for example after a rollback), it is the retry
-    workers' present revision, or `last` if no retry workers exist."""
+    """Choose the retry workers' revision from `templates`; None leaves the workers as they are. Normally, the main
+    workers' `target` is used. If retries are ending, or `target` has no retries (for example after a rollback), the
+    retry workers keep their present revision; `last` is used if no retry workers exist."""
     if not ending and target is not None and target in templates and has_retries(templates[target]):
         return target
     if fleet is not None:
@@ -132,9 +132,9 @@ def retry_target(
 
 
 def last_revision(plan: RetryPlan, records: Iterable[RevisionRecord]) -> str | None:
-    """For retries that are ending, the newest good revision with retries, or the newest one if none is good. If
-    somebody deletes the retry workers' StatefulSet while records wait, the operator creates it again with this
-    revision, so its record must be kept."""
+    """While retries are ending, return the newest good revision with retries, or the newest revision with retries if
+    none is good. Its record must be kept: if somebody deletes the retry workers' StatefulSet while records wait, the
+    operator creates the StatefulSet again with this revision."""
     if plan.over or plan.published is None or plan.published.ending_since is None:
         return None
     able = [record for record in records if record.complete and has_retries(record.pod_template)]
@@ -154,7 +154,7 @@ def used_revisions(
 
 def _load(facts: RetryFacts, published: Published | None) -> scaling.RetryLoad:
     seen, observation = facts.view.flow, facts.view.observation
-    # Retry topics that are only partly observed may still show due records, and these must be handled.
+    # Even a partial observation of the retry topics may show due records, and due records must be handled.
     known = observation.groups.get(facts.group.group_id) if observation is not None and observation.reachable else None
     part = known.retry if known is not None else None
     retention_s = observation.offsets_retention_s if observation is not None else None
@@ -163,7 +163,7 @@ def _load(facts: RetryFacts, published: Published | None) -> scaling.RetryLoad:
     shortest_s = min((float(naming.parse_delay(delay)) for delay in in_use), default=None)
     return scaling.RetryLoad(
         least=retry.worker.min_replicas if retry else 0,
-        # The limit is remembered after spec.retry is removed, so that it still applies to the tenant while retries end.
+        # The limit is remembered after spec.retry is removed, because it still applies while retries end.
         most=retry.worker.max_replicas if retry else facts.memory.kept.most,
         partitions=published.partitions if published else None,
         counted=seen is not None and seen.counted,

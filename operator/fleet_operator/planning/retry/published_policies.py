@@ -1,24 +1,22 @@
 """Policy revisions published to a group's workers, and the removal of revisions and delays.
 
-A revision is published when all topics that it needs exist, because no record may be sent to a missing topic. It is
-removed when no waiting record can name it. This is so in two cases: an observation at least SUPERSEDED_S after the
-revision was superseded shows that all topics of its delays are drained, or the brokers must have deleted the last such
-record by retention.
-
-Nothing is removed while a main worker is not ready, because its node may be cut off, and the worker may use an older
-file. A premature removal loses no record: a record that names a removed revision follows the current revision, and
-workers count such records. If the group's state is lost, its superseded revisions count as superseded since the next
-plan, and are removed later.
+A revision is published when all topics that it needs exist, because no record may be sent to a missing topic. A
+revision is removed when no waiting record can name it. There are two proofs. The topics of all its delays are drained
+in an observation at least SUPERSEDED_S after the revision was superseded. Or retention must have deleted the last
+record that names the revision. Nothing is removed while a main worker is not ready, because its node may be
+disconnected and the worker may use an older file. A premature removal loses no record: a record that names a removed
+revision follows the current revision, and workers count such records. If the group's state is lost, its superseded
+revisions count as superseded since the next plan, and are removed later.
 
 Workers drain the topic of a delay that no revision uses, also if an earlier ConsumerGroup with the same `groupId` left
 it on the cluster. If the spec wants topics deleted, workers stop reading the drained topic, and then the operator
-deletes it. If the spec wants topics kept, retry workers read the topic until somebody deletes it. If they stopped
-earlier, brokers would delete the topic's commits, because no member of the Stable group would subscribe to the topic
-(Kafka: `ClassicGroup.offsetExpirationCondition`). A policy that used the delay again would then cause all records in
-the topic to be handled again.
+deletes it. If the spec wants topics kept, retry workers read the topic until somebody deletes it. If workers stopped
+reading the topic earlier, brokers would delete the group's commits for it, because no member of the Stable group would
+subscribe to the topic (Kafka: `ClassicGroup.offsetExpirationCondition`). If a policy then used the delay again, all
+records in the topic would be handled again.
 
-No pod mounts the policy's own ConfigMaps (`<policy>-<hash>`). The operator reads them for a new group whose policy has
-just become unusable, and people can look up a hash from the header `kr-policy`.
+No pod mounts the policy's own ConfigMaps (`<policy>-<hash>`). The operator reads these ConfigMaps for a new group whose
+policy has just become unusable. Users can look up the hash from a record's header `kr-policy` in them.
 
 Decision: docs/decisions/0017-policy-revisions.md.
 """
@@ -38,15 +36,15 @@ from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.retention import is_kept
 
 SUPERSEDED_S: Final = 120.0
-"""Seconds after a change for which workers may still use an older file, because kubelets update mounted files within a
-minute or two. An observation of drained topics in this time does not count."""
+"""Seconds after a change during which workers may still use an older file, because kubelets update mounted files within
+a minute or two. An observation of drained topics during these seconds does not count."""
 
 REVISIONS_MAX: Final = 20
-"""Maximum number of published revisions. Otherwise a policy that is edited every minute would fill the ConfigMap."""
+"""Maximum number of published revisions. Without it, a policy that is edited every minute would fill the ConfigMap."""
 
 DRAINED_MAX: Final = 2 * DELAYS_MAX
-"""Maximum number of drained delays whose topics are still read. Over time, a policy may use any number of delays, and
-the partitions of each topic cost time in every poll, in every rebalance and in the retry workers."""
+"""Maximum number of drained delays whose topics are still read. A policy may use any number of different delays over
+time. The partitions of each topic cost time in every poll, in every rebalance and in the retry workers."""
 
 
 def plan_intent(
@@ -57,7 +55,7 @@ def plan_intent(
 ) -> RetryIntent | None:
     """Return the retries that a group should have; None for a group that never had retries. `wanted`: the policy's
     present content, or its problem; None if the spec wants no retries. `predecessors`: delays whose retry topics were
-    already on the cluster, None while unknown; used only until policies are published."""
+    already on the cluster, None while unknown; ignored once policies are published."""
     retry = group.spec.retry
     if retry is not None:
         policy = retry.policy_ref.name
@@ -86,8 +84,9 @@ def plan_intent(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowFacts:
     """State of the retry topics, on which the published policies depend. `topics_ready`: all topics of
-    `RetryIntent.delays` exist as wanted. `partitions`: their smallest partition count. `reached`: False while a worker
-    that writes to them is not ready, because its node may be cut off, and the worker may use an older file."""
+    `RetryIntent.delays` exist as wanted. `partitions`: the smallest partition count of these topics. `reached`: False
+    while a worker that writes to these topics is not ready; its node may be disconnected, so the worker may use an
+    older file."""
 
     topics_ready: bool
     partitions: int | None
@@ -132,7 +131,7 @@ def _first(intent: RetryIntent, flow: FlowFacts, now: float) -> Published | None
 
 
 def _dated(known: Iterable[PolicyRevision], current: str, now: float) -> tuple[PolicyRevision, ...]:
-    """Give superseded revisions without a time the time `now`: they were superseded just now, or the state was lost."""
+    """Set a missing `superseded_at` to `now`: the revision was superseded just now, or the state was lost."""
     return tuple(
         each if each.superseded_at is not None or each.hash == current else replace(each, superseded_at=now)
         for each in known
@@ -149,7 +148,7 @@ def _take_up(published: Published, policy: str, wanted: PolicyRevision, now: flo
 
 
 def _prune(group: ConsumerGroup, published: Published, seen: RetryObservation | None, now: float) -> Published:
-    """Remove revisions that no record can name, and advance the state of delays that no revision uses."""
+    """Remove revisions that no waiting record can name, and advance the state of delays that no revision uses."""
     prefix, found = naming.retry_topic(group.group_id, ""), seen.topics if seen is not None else {}
     topics = {name.removeprefix(prefix): topic for name, topic in found.items() if name.startswith(prefix)}
     kept = [
@@ -165,7 +164,7 @@ def _prune(group: ConsumerGroup, published: Published, seen: RetryObservation | 
     moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
     retiring = {delay: state for delay, state in moved.items() if state is not None}
     drained = tuple(_drained(published.drained, retiring, topics)) if keep_topics else ()
-    # Beyond DRAINED_MAX, the delays that have been drained longest are dropped, if no record waits in their topics now.
+    # Beyond DRAINED_MAX, the longest-drained delays whose topics have no waiting record now are dropped.
     empty = [delay for delay in drained if delay in topics and topics[delay].waiting == 0]
     unread = frozenset(empty[: max(len(drained) - DRAINED_MAX, 0)])
     return replace(
@@ -177,9 +176,9 @@ def _prune(group: ConsumerGroup, published: Published, seen: RetryObservation | 
 
 
 def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bool) -> DelayState | None:
-    """Return the next state of a delay that no revision uses; None to forget it. Workers stop reading a topic before it
-    is deleted. If a record was written to it in between, they read it again until it is drained. A topic that is kept
-    is read while it exists."""
+    """Return the next state of a delay that no revision uses; None to forget the delay. Workers stop reading a topic
+    before the topic is deleted. If a record is written in between, workers read the topic again until it is drained.
+    Workers read a kept topic while it exists."""
     gone = topic is not None and topic.error == conditions.TOPIC_NOT_FOUND
     if state is DelayState.LEAVING and not keep_topic:
         if topic is not None and topic.waiting:
@@ -195,16 +194,17 @@ def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bo
 def _drained(
     before: Collection[str], retiring: Mapping[str, DelayState], topics: Mapping[str, ManagedTopic]
 ) -> Iterator[str]:
-    """Yield the draining delays in whose topics no record waits, the longest drained first: those in `before`, unless a
-    record is now known to wait there, then those drained for the first time in the newest observation."""
+    """Yield the draining delays whose topics have no waiting record, the longest drained first. Delays in `before` come
+    first, unless a record is now known to wait in their topic. Delays that the newest observation shows as drained for
+    the first time follow."""
     waiting = {delay: topics[delay].waiting if delay in topics else None for delay in sort_delays(retiring)}
     yield from (delay for delay in before if delay in retiring and not waiting[delay])
     yield from (delay for delay, count in waiting.items() if count == 0 and delay not in before)
 
 
 def report_kept(group_id: str, before: Published, after: Published, seen: RetryObservation | None) -> list[str]:
-    """Messages about kept topics of drained delays: topics that the user may delete now, and topics that workers no
-    longer read. `seen` is the observation from which `after` was planned."""
+    """Return messages about kept topics of drained delays: topics that the user may delete now, and topics that workers
+    no longer read. `seen` is the observation from which `after` was planned."""
     notes, topics = [], seen.topics if seen is not None else {}
     new = [naming.retry_topic(group_id, delay) for delay in sort_delays(set(after.drained) - set(before.drained))]
     if new:
@@ -226,7 +226,7 @@ def _may_leave(
     seen: RetryObservation | None,
     now: float,
 ) -> bool:
-    """True if no waiting record can name the revision; False while that is unknown."""
+    """True if no waiting record can name the revision; False while unknown."""
     since = revision.superseded_at
     if since is None:
         return False
@@ -242,8 +242,8 @@ def _may_leave(
 
 def _max_message_bytes(seen: RetryObservation | None, published: int) -> int:
     """The size limit in bytes of records that workers write: the source topics' limit plus room for the headers of a
-    retry publish. Like the topics' own limits, it is never lowered, because a record that was written under a higher
-    limit must fit into the next retry topic."""
+    retry publish. Like the topics' own limits, this limit is never lowered: a record written under a higher limit must
+    fit into the next retry topic."""
     source = seen.source_max_message_bytes if seen is not None else None
     if source is not None:
         return max(source + managed_topics.HEADERS_BYTES_MAX, published)

@@ -1,7 +1,7 @@
 """ConfigMaps with policies: one for each revision of a RetryPolicy, and one for each group.
 
 Workers read the group's ConfigMap. The group's state has the times at which revisions were superseded, and the delays
-that are being removed. People may edit the ConfigMaps: an unreadable ConfigMap counts as absent and is written again.
+that are being removed. Users may edit the ConfigMaps, so an unreadable ConfigMap counts as absent and is rewritten.
 """
 
 from collections.abc import Mapping
@@ -31,11 +31,11 @@ class Published:
 
     - `known`: the published revisions. `current`: the hash of the revision for new failures.
     - `retiring`: the state, draining or leaving, of each delay that no known revision uses.
-    - `drained`: draining delays whose topics are kept and in which no record waits, the longest drained first.
+    - `drained`: draining delays whose topics are kept and have no waiting record, the longest drained first.
     - `partitions`: the number of partitions that workers use in each retry topic.
     - `max_message_bytes`: the size limit of records that workers write to the managed topics.
     - `published_at`: the time of the last change of `file`.
-    - `ending_since`: the time since which the spec has wanted no retries; None if it wants them.
+    - `ending_since`: the time at which the spec stopped requesting retries; None while the spec requests them.
     """
 
     policy: str
@@ -97,9 +97,9 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
 
 
 def read_published(config_map: Mapping[str, Any] | None, state: RetriesState) -> Published | None:
-    """Combine a group's ConfigMap, if it is readable, with the group's state. The state is written before the
-    ConfigMap. So if the state says that the ConfigMap's current revision is superseded, its successor is not published
-    yet, and that entry of the state is ignored."""
+    """Combine a group's ConfigMap with the group's state; None if the ConfigMap is absent or unreadable. The state is
+    written before the ConfigMap. So if the state lists the ConfigMap's current revision as superseded, the new revision
+    is not published yet. This entry of the state is then ignored."""
     if config_map is None or config_map["metadata"].get("deletionTimestamp"):
         return None
     try:
@@ -150,7 +150,8 @@ def policy_config_map(policy: Mapping[str, Any], revision: PolicyRevision) -> di
 
 
 def read_policy_record(config_map: Mapping[str, Any] | None) -> PolicyRevision | None:
-    """The revision in a ConfigMap; None if it is absent or unreadable, or if its content does not match its hash."""
+    """Return the revision in a ConfigMap; None if the ConfigMap is absent or unreadable, or its content does not match
+    its hash."""
     if config_map is None:
         return None
     try:

@@ -1,13 +1,14 @@
 """Retention of retry topics, and the time until which their waiting records are safe. Pure.
 
 Brokers delete records by age, whether they were handled or not. The retention of a retry topic is long enough while the
-fleet handles due records. While the fleet is suspended, or due records are not handled for another reason (broken
-workers, an open breaker, a handler that never returns), the operator sets the topic's retention to unlimited. It sets
-the limit again when due records are handled in time. If the operator stops in between, the topics stay as they are.
+fleet handles due records. The operator sets the topic's retention to unlimited while the fleet is suspended, or while
+due records are not handled. Reasons for the latter are broken workers, an open breaker, or a handler that never
+returns. It restores the limit when due records are handled in time. If the operator stops in between, retention stays
+unlimited.
 
 If the user sets `spec.managedTopics.retentionSeconds`, the operator never sets unlimited retention, and does not lower
-the retention while that would delete waiting records. The condition RetriesKept warns when half of the retention of a
-waiting record is over.
+the retention while that would delete waiting records. The condition RetriesKept warns when a waiting record has reached
+half of its retention.
 
 Decision: docs/decisions/0050-waiting-retries.md.
 """
@@ -25,14 +26,15 @@ from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 
 OVERDUE_S: Final = 3600.0
-"""Seconds from a record's due time until retention becomes unlimited: the fleet apparently cannot handle the record."""
+"""Retention becomes unlimited this many seconds after a record's due time: the fleet apparently cannot handle the
+record."""
 RECOVERED_S: Final = 1800.0
-"""The retention is limited again once the oldest due record has been due for at most this number of seconds."""
+"""Retention is limited again once the oldest due record became due at most this many seconds ago."""
 WARNED_SHARE: Final = 0.5
-"""Share of a record's retention after which the condition warns."""
+"""The condition RetriesKept warns after this share of a record's retention."""
 ROUNDED_S: Final = ((naming.DAY_SECONDS, 3600), (0, 60))
-"""Pairs (smallest retention, step) in seconds. A shown deadline is rounded down to a multiple of the step, because the
-deadlines of a busy topic change all the time."""
+"""Pairs (smallest retention, step) in seconds. The deadline in the status is rounded down to a multiple of the step,
+because the deadline of a busy topic changes all the time."""
 
 
 def flow_topics(group_id: str, seen: RetryObservation) -> Iterator[tuple[str, ManagedTopic, float]]:
@@ -54,7 +56,8 @@ def is_kept(topic: ManagedTopic) -> bool:
 
 
 def must_keep(group: ConsumerGroup, topic: ManagedTopic, delay_s: float, now: float) -> bool | None:
-    """True if waiting records must be kept longer than the topic's retention. `now`: time of the observation."""
+    """True if waiting records must be kept longer than the topic's retention; None while unknown. `now`: the
+    observation's time."""
     if topic.waiting == 0:
         return False
     if group.spec.suspend:
@@ -65,7 +68,8 @@ def must_keep(group: ConsumerGroup, topic: ManagedTopic, delay_s: float, now: fl
 
 
 def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
-    """Seconds from the observation until a topic needs unlimited retention or the condition has to warn."""
+    """Seconds from the observation until a topic needs unlimited retention or the condition must warn; None for
+    neither."""
     found: list[float] = []
     for _, topic, delay_s in flow_topics(group.group_id, seen):
         limit_s = _limit_s(topic)
@@ -78,7 +82,7 @@ def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
 @dataclass(frozen=True, slots=True)
 class Kept:
     """The condition RetriesKept. `safe_until`: epoch seconds from which brokers may delete a waiting record; None if no
-    record waits, if retention is unlimited, and while it is unknown."""
+    record waits, if retention is unlimited, or while the time is unknown."""
 
     status: conditions.Status
     reason: str
@@ -90,7 +94,8 @@ NOTHING_WAITS: Final = Kept("True", conditions.NOTHING_WAITS, "no record waits f
 
 
 def judge(group: ConsumerGroup, seen: RetryObservation, refusal: Problem | None) -> Kept:
-    """Derive the condition from the brokers' actual retention. `refusal`: why a topic could not be changed."""
+    """Derive the condition from the brokers' actual retention. `refusal`: why the operator could not change a topic, or
+    None."""
     waiting = [each for each in flow_topics(group.group_id, seen) if each[1].waiting != 0]
     if not waiting:
         return NOTHING_WAITS
@@ -115,7 +120,7 @@ def judge(group: ConsumerGroup, seen: RetryObservation, refusal: Problem | None)
         return Kept("True", conditions.WITHIN_RETENTION, message, safe_until)
     reason, remedy = _remedy(group, refusal)
     until = times.to_text(safe_until)
-    message = f"brokers delete records that wait in {name} from {until} on, according to its retention.ms: {remedy}"
+    message = f"brokers delete records that wait in {name} from {until} on, because of its retention.ms: {remedy}"
     return Kept("False", reason, message, safe_until)
 
 
@@ -136,7 +141,7 @@ def _unknown(topic: ManagedTopic) -> str:
     if topic.error or topic.waiting is None:
         return f"the number of waiting records is unknown{f' ({topic.error})' if topic.error else ''}"
     if topic.configs is None:
-        return "its retention is unknown: let the operator's principal describe the configs of the group's topics"
+        return "its retention is unknown: allow the operator's principal to DescribeConfigs the group's topics"
     return "the age of the oldest waiting record is being looked up"
 
 

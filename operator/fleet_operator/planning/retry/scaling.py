@@ -1,8 +1,8 @@
 """Number of retry workers: none while no record is due, one shortly before the next record is due, more while due
 records are late, and fewer after that.
 
-The lag is not used, because every waiting record counts as lag. The number of workers depends on the due records and on
-the next due time. An unknown value changes nothing, so a fleet never shrinks because of missing data.
+The number of workers depends on the due records and on the next due time. Lag is not used, because it includes all
+records that wait. An unknown value changes nothing, so a fleet never shrinks because of missing data.
 
 Decision: docs/decisions/0017-policy-revisions.md.
 """
@@ -47,15 +47,16 @@ class RetryLoad:
 
     - `least`, `most`: the spec's limits for the number of workers; `most` is None without a limit.
     - `partitions`: the number of partitions of each managed topic.
-    - `counted`: every partition was observed. If it is True, a time of None means that no such record exists.
+    - `counted`: True if every partition was observed; then a time of None means that no such record exists.
     - `lag`: the number of due records. `oldest_at`: the time at which the first of them became due. `next_at`: the time
       at which the next record will be due.
     - `current`: the StatefulSet's number of replicas, None without a StatefulSet. `changed_at`: the time of the last
       change of the number of workers.
-    - `held`: a breaker is open, so records are late on purpose and the number of workers stays.
-    - `unsure`: the state of the breakers is unknown, so no workers are added for late records.
+    - `held`: True if a breaker is open. Records are then late on purpose, and the number of workers does not change.
+    - `unsure`: True if the state of the breakers is unknown; then no workers are added for late records.
     - `shortest_delay_s`: the shortest delay of the policy in seconds; None while no record can fail.
-    - `empty`: the workers' Kafka group exists and has no members. `empty_s`: seconds for which it may stay empty.
+    - `empty`: True if the workers' Kafka group exists and has no members. `empty_s`: maximum seconds for which the
+      group may stay empty.
     """
 
     least: int
@@ -85,10 +86,10 @@ class RetryLoad:
 class RetryMemory:
     """History of a group's retry workers. Times are epoch seconds. Only `kept` survives a restart of the operator.
 
-    - `calm_since`: no record has been due or about to be due since then. `keeping_up_since`: no due record has been
-      late since then. After a restart of the operator, workers therefore stay a while longer.
-    - `drained_at`: after retries ended, the first of the latest consecutive observations without a waiting record.
-      After a restart, workers therefore stay for one more observation.
+    - `calm_since`: time since which no record has been due or about to be due. `keeping_up_since`: time since which no
+      due record has been late. A restart loses both times, so workers are then removed later.
+    - `drained_at`: while retries end, time of the first of the latest consecutive observations without a waiting
+      record. A restart loses this time, so workers then stay for one more observation.
     - `kept`: stored in the group's state, so that a new process does not repeat a removal of workers that were needed.
     """
 
@@ -104,8 +105,8 @@ class RetryMemory:
 
 
 def is_busy(load: RetryLoad, now: float) -> bool | None:
-    """True if a record is due now, or will be before a worker could start; None while unknown. A single due record is
-    enough, even if other partitions were not observed."""
+    """True if a record is due now, or will be due before a worker could start; None while unknown. A single due record
+    is enough, even if other partitions were not observed."""
     soon = load.next_at is not None and load.next_at - now <= WAKE_S
     if soon or load.oldest_at is not None:
         return True
@@ -122,7 +123,7 @@ def is_late(load: RetryLoad, now: float) -> bool | None:
 
 
 def _remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
-    """An unknown load counts neither as a time without due records nor as one in which the workers keep up."""
+    """Update the memory. While the load is unknown, records count neither as absent nor as handled in time."""
     busy, late = is_busy(load, now), is_late(load, now)
     if busy is not None:
         memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
@@ -149,7 +150,7 @@ def _decide(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     if load.changed_at is not None and load.changed_at > now + GROW_S:
         load = replace(load, changed_at=None)  # recorded before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
-        # A worker that is started only when a record fails would be late, so one always runs.
+        # A worker that is started only when a record fails would be late, so one worker always runs.
         load = replace(load, least=max(load.least, 1))
     current = load.current if load.current is not None else load.least
     if load.held:
@@ -165,8 +166,8 @@ def _scale(replicas: int, reason: str, requeue_after: float | None) -> ScaleDeci
 
 
 def _work(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> ScaleDecision:
-    """Decide while records are due or soon will be: at least one worker runs. The number doubles if records are still
-    late GROW_S after the last change, and halves after SHRINK_S without late records."""
+    """Decide while records are due or will be due soon: at least one worker runs. The number doubles if records are
+    still late GROW_S after the last change, and halves after SHRINK_S without late records."""
     started = load.within(max(current, 1))
     if started > current:
         return _scale(started, "records are due, or about to be", GROW_S)
@@ -215,8 +216,8 @@ def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
 
 
 def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
-    """Keep `minReplicas` workers. Before the commits of an empty group expire, run one worker briefly, because brokers
-    count the age of commits from the time at which the last member left."""
+    """Keep `minReplicas` workers. Before the commits of an empty group expire, run one worker briefly: brokers count
+    the age of commits from the time at which the last member left."""
     wake_in = _wake_in(load, now)
     if least > 0 or not load.empty or load.current is None:
         return _scale(least, "nothing is due", wake_in)

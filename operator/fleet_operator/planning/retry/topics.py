@@ -30,10 +30,10 @@ class TopicsPlan:
 
     - `grow`: topics that need more partitions. `alter`: settings to change, keyed by topic.
     - `delete`: topics of drained delays in which no record waits.
-    - `ready`: True if all wanted topics exist as wanted, False while a change or a problem is pending, None while this
-      is unknown. A pending change of retention alone does not make it False.
+    - `ready`: True if all wanted topics exist with the wanted settings, False while a change or a problem is pending,
+      None while unknown. A pending change of only the retention does not make `ready` False.
     - `problem`: a problem that the operator cannot correct.
-    - `requeue_after`: seconds until time alone changes the plan.
+    - `requeue_after`: seconds until the plan changes without a new observation; None if it does not.
     """
 
     create: tuple[managed_topics.WantedTopic, ...] = ()
@@ -55,8 +55,8 @@ def plan_topics(
     counts: Mapping[str, int] | None,
     observation: ClusterObservation | None,
 ) -> TopicsPlan:
-    """`counts`: the number of partitions of each source topic; None while one is missing or unknown, so that no topic
-    is created or grown. `intent`: None for a group without retries."""
+    """`counts`: the number of partitions of each source topic. None while a source topic is missing or unknown: then no
+    topic is created or grown. `intent`: None for a group without retries."""
     if observation is None or not observation.reachable:
         return TopicsPlan()
     observed = observation.groups.get(group.group_id)
@@ -91,8 +91,8 @@ def _alter(
     retry: RetryObservation | None,
 ) -> dict[str, dict[str, str]]:
     """Return the settings to change, keyed by topic. Retention becomes unlimited while waiting records must be kept.
-    While it is unknown whether they must be kept, retention is not lowered. After retries have ended, this still
-    applies to the retry topics; their other settings are left to the user."""
+    Retention is not lowered while `must_keep` is unknown. After retries have ended, the retention of retry topics can
+    still become unlimited; their other settings are left to the user."""
     if retry is None:
         return {}
     flow = tuple(retention.flow_topics(group.group_id, retry))
@@ -130,7 +130,8 @@ def wanted_topics(
 
 
 def gone_topics(group: ConsumerGroup, intent: RetryIntent | None, observation: ClusterObservation) -> frozenset[str]:
-    """The missing topics of delays that no revision uses. They are not created again: no worker writes to them."""
+    """Return the missing topics of delays that no revision uses. They are not created again, because no worker writes
+    to them."""
     unused = intent.unused if intent is not None else ()
     names = frozenset(naming.retry_topic(group.group_id, delay) for delay in unused)
     seen = {name: observation.topics.get(name) for name in names}
@@ -153,7 +154,8 @@ def _unusable(wanted: tuple[managed_topics.WantedTopic, ...], observation: Clust
 def _deletable(
     group: ConsumerGroup, intent: RetryIntent | None, observation: ClusterObservation, retry: RetryObservation | None
 ) -> Iterator[str]:
-    """If the spec wants retry topics deleted, yield those of leaving delays in which certainly no record waits."""
+    """If the spec wants retry topics deleted, yield the topics of leaving delays that are known to have no waiting
+    record."""
     if intent is None or group.spec.deletion.retry_topics == "Keep":
         return
     for delay in intent.drained_delays:
@@ -170,8 +172,8 @@ class GroupView:
 
     - `observed`: None while the group cannot be observed.
     - `source_topics`: the topics in the spec, or those that match its pattern; None while they are unknown.
-    - `known_counts`: the number of partitions of each existing source topic. `partition_counts`: the same; None while a
-      source topic is missing or not observed yet.
+    - `known_counts`: the number of partitions of each existing source topic. `partition_counts`: the same numbers; None
+      while a source topic is missing or not observed yet.
     - `lag`: not complete while a source topic is missing; None without `observed`, and while no source topic exists.
     """
 
@@ -185,7 +187,8 @@ class GroupView:
 
     @property
     def flow(self) -> RetryObservation | None:
-        """Retry topics as observed now; None if that failed, because last known values must not decide removals."""
+        """The retry topics in the newest observation; None if their observation failed, because removals need current
+        values."""
         flow = self.observed.retry if self.observed is not None else None
         return None if flow is None or flow.error else flow
 
@@ -193,7 +196,8 @@ class GroupView:
 def view_group(
     group: ConsumerGroup, observation: ClusterObservation | None, retry: RetryIntent | None, *, own_cluster: bool = True
 ) -> GroupView:
-    """If another Kafka cluster answers, `own_cluster` is False, and no change of topics is planned."""
+    """Evaluate an observation for one group. `own_cluster`: False if another Kafka cluster answers; then no topic
+    changes are planned."""
     sources = _source_topics(group, observation)
     if observation is None or not observation.reachable:
         return GroupView(observation=observation, source_topics=sources)
@@ -220,7 +224,8 @@ def view_group(
 
 
 def missing_topics(group: ConsumerGroup, view: GroupView) -> Problem | None:
-    """Name source and output topics that certainly do not exist; topics that were not observed do not count."""
+    """Return a problem that names the missing source and output topics. Topics that were not observed do not count as
+    missing."""
     if view.observation is None or not view.observation.reachable:
         return None
     known, sources = view.observation.topics, view.source_topics

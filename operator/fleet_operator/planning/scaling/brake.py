@@ -1,10 +1,11 @@
-"""The brake: growth that did not raise the rate of commits is undone, because something else is the limit.
+"""The brake: a scale-up that did not raise the commit rate is undone, because something other than the workers is the
+limit.
 
 For example, if a database is at its limit, more workers make each worker slower. Only workers that had a backlog before
-and after the scale-up prove this, because without a backlog the arrival limits the rate. A scale-up is undone if at
-least half of the workers are busy and the rate rose by less than a quarter of the expected rise. The fleet then keeps
-the smallest number of workers that reaches the same rate. This bound is lifted once the fleet handles clearly more
-records than the larger fleet did. Otherwise growth is tried again after 2, 4, 8 ... minutes.
+and after the scale-up prove such a limit: without a backlog, the arrival rate limits the commit rate. A scale-up is
+undone if at least half of the workers are busy and the rate gained less than a quarter of the expected rise. The fleet
+then keeps the smallest number of workers that reaches the same rate. This bound is lifted once the smaller fleet
+handles clearly more records than the larger fleet did. Otherwise another scale-up is tried after 2, 4, 8 ... minutes.
 """
 
 from dataclasses import dataclass
@@ -20,25 +21,28 @@ JUDGE_RECORDS: Final = 20.0
 """A scale-up is judged after all workers have run for `JUDGE_S` seconds or, if longer, for the time that one worker
 needs for `JUDGE_RECORDS` records."""
 JUDGED_WITHIN_S: Final = 900.0
-"""No verdict is given later than this many seconds after the first possible one: the rate may have other causes."""
+"""After a scale-up could first be judged, it is judged within this many seconds or never: later, the rate may have
+changed for other reasons."""
 MANY: Final = 0.5
-"""If at least this share of the workers has a backlog, the arrival does not limit the commit rate. The share is not 1,
-because a downstream system at its limit may slow some workers down and not others."""
+"""If at least this share of the workers has a backlog, the arrival rate does not limit the commit rate. The share is
+not 1, because a downstream system at its limit may slow some workers down and not others."""
 GAIN_LEAST: Final = 0.25
 GAIN_EXPECTED_MOST: Final = 3.0
-"""A scale-up did not help if it gained less than `GAIN_LEAST` of the expected rise, which is at most
-`GAIN_EXPECTED_MOST` times the rate before it. Flink's autoscaler requires only a tenth, but a database at its limit
-still gains that much from more connections."""
+"""A scale-up did not help if it gained less than `GAIN_LEAST` of the expected rise. The expected rise is at most
+`GAIN_EXPECTED_MOST` times the rate before the scale-up. Flink's autoscaler requires only a tenth, but a database at its
+limit still gains that much from more connections."""
 ROUNDING: Final = 0.05
 """Relative uncertainty of a rate over half a minute, because committed offsets advance in steps."""
 LIFT_GAIN: Final = 1.25
 RETRY_S: Final = 60.0
-"""Growth that did not help is tried again after 2 * `RETRY_S` seconds; each further failure doubles that, up to 1 h."""
+"""Growth that did not help is tried again after 2 * `RETRY_S` seconds; each further failure doubles the wait, up to 1
+h."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The effect of a scale-up. `commits`: records per second after it. `bound`: None if the scale-up helped."""
+    """The effect of a scale-up. `commits`: records committed per second after the scale-up. `bound`: None if it
+    helped."""
 
     growth: Growth
     commits: float
@@ -46,7 +50,8 @@ class Verdict:
 
 
 def commits_before(load: Load) -> float:
-    """The commit rate before a scale-up, or 0 (for no verdict) if too few workers (`MANY`) have a backlog."""
+    """Return the commit rate before a scale-up, or 0 if too few workers (`MANY`) are behind, so that no verdict is
+    given."""
     owners = sum(bool(owned) for owned in load.dealing.owned)
     if len(load.behind()) < MANY * max(owners, 1):
         return 0.0
@@ -55,8 +60,8 @@ def commits_before(load: Load) -> float:
 
 
 def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
-    """Return the verdict on the last scale-up; None while it is unknown, and if no scale-up is to be judged. A partly
-    unknown load gives no verdict, because workers may also handle records of the unknown partitions."""
+    """Return the verdict on the last scale-up; None while the effect is unknown, or if no scale-up is to be judged. A
+    partly unknown load gives no verdict, because workers may also handle records of the unknown partitions."""
     growth, since = facts.memory.growth, facts.stable_since
     if growth is None or growth.after != facts.current or since is None or not load.complete:
         return None
@@ -79,12 +84,13 @@ def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
 
 
 def enough_for(reached: float, growth: Growth, load: Load) -> int:
-    """Return the least number of workers that handles the `reached` rate if each is as fast as before the scale-up."""
+    """Return the least useful number of workers that handles the `reached` rate, if each is as fast as before the
+    scale-up."""
     least = growth.before * max(reached / growth.commits, 1.0)
     return next((count for count in load.counts.counts if count >= least * (1.0 - ROUNDING)), growth.after)
 
 
 def is_lifted(bound: Bound, load: Load) -> bool:
-    """True if busy workers handle clearly more records than the larger fleet did: the limit no longer exists."""
+    """True if the limit no longer exists: busy workers now handle clearly more records than the larger fleet did."""
     found = load.measured
     return found is not None and found.mostly_busy and found.commits >= LIFT_GAIN * bound.reached

@@ -1,8 +1,8 @@
 """The budget of rebalances: `maxRebalancesPerHour`, and the cost of a step. Pure.
 
 The cost of a step is the share of the group's partitions that it stops, from 0 to 1. A third of the budget is reserved
-for growth, so shrinking may not use it. Growth for a rising lag waits for a few minutes at most, because a fleet that
-falls behind costs more than any rebalance.
+for growth, so shrinking may not use it. Growth because of a rising lag waits at most a few minutes, because falling
+behind costs more than any rebalance.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ OVERDUE_S: Final = 180.0
 SHRINKING_SHARE: Final = 2.0 / 3.0
 """Share of the budget that shrinking may use."""
 EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
-"""Assignors with the eager protocol, whose members revoke all partitions for a rebalance."""
+"""Assignors with the eager protocol: their members revoke all partitions in each rebalance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +29,26 @@ class Budget:
 
     @property
     def spent(self) -> float:
-        """Number of rebalances in the last hour; one that stopped a share of the partitions counts as this share."""
+        """Sum of the costs of the rebalances in the last hour. A rebalance that stopped only a share of the partitions
+        counts as this share."""
         return sum(step.cost for step in self.facts.memory.steps_within_hour(self.now))
 
     def allows_growth(self, count: int, *, is_urgent: bool = False) -> bool:
-        """`is_urgent`: the lag rises, so growth is allowed beyond the budget once it is overdue (`OVERDUE_S`)."""
+        """`is_urgent`: the lag rises, so growth beyond the budget is allowed `OVERDUE_S` seconds after the last
+        step."""
         within = self.spent + self.cost_of(count) <= self.facts.spec.max_rebalances_per_hour
         steps = self.facts.memory.steps_within_hour(self.now)
         return within or (is_urgent and all(self.now - step.at >= OVERDUE_S for step in steps))
 
     def allows_shrinking(self, count: int) -> bool:
-        """However small the budget is, one rebalance an hour is allowed."""
+        """True if the shrinking share of the budget allows the step. One rebalance an hour is always allowed."""
         most = max(1.0, self.facts.spec.max_rebalances_per_hour * SHRINKING_SHARE)
         return self.spent + self.cost_of(count) <= most
 
     def cost_of(self, count: int) -> float:
-        """The share of a running group that a step to `count` workers stops. An eager assignor stops all partitions, a
-        cooperative one only those that change their owner. A step from or to zero workers costs nothing."""
+        """The share of the group's partitions that a step to `count` workers stops. An eager assignor stops all
+        partitions, a cooperative assignor only partitions that change their owner. A step from or to zero workers costs
+        nothing."""
         if not count or not self.facts.current:
             return 0.0
         if self.dealing is None or self.facts.assignor in EAGER or not self.dealing.owned:

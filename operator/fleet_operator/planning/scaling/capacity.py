@@ -2,7 +2,7 @@
 
 Workers report their busy time and the number of records that they completed. Records divided by busy time give the rate
 of a worker that is always busy, with or without a backlog. If no worker is reachable, the commit rate of workers with a
-backlog is used instead, because only those are known to be busy.
+backlog is used instead, because only these workers are known to be busy.
 
 Decision: docs/decisions/0058-load-by-worker.md.
 """
@@ -16,18 +16,18 @@ from fleet_operator.planning.scaling.dealing import owned_by
 from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts, rates_over, span, window
 
 BUSY_WINDOWS_S: Final = (30.0, 60.0, 120.0, 300.0, 900.0)
-"""Windows in seconds over which reports are evaluated. The shortest window with enough records is used, so that a
-changed handler is noticed early and a few slow records do not determine the capacity."""
+"""Windows in seconds over which reports are evaluated. The shortest window with enough records is used: a changed
+handler is noticed early, and a few slow records do not determine the capacity."""
 RECORDS_ENOUGH: Final = 20
 BUSY_ENOUGH_S: Final = 1.0
 SILENT_S: Final = 120.0
 """Age in seconds from which a worker's report no longer counts: twice the interval at which idle workers are polled."""
 DENSE_S: Final = 60.0
 SPARSE_S: Final = 60.0
-"""Of the reports older than `DENSE_S` seconds, only one is kept for each `SPARSE_S` seconds."""
+"""Among reports older than `DENSE_S` seconds, only one every `SPARSE_S` seconds is kept."""
 
 SETTLED_S: Final = 2.0
-"""Seconds after a rebalance in which samples are ignored, because a new owner gets records before it first commits."""
+"""Seconds after a rebalance during which samples are ignored: a new owner gets records before its first commit."""
 MEASURE_S: Final = 20.0
 COMMITS_MEASURED: Final = 4.0
 """Minimum length of a commit measurement, in seconds (`MEASURE_S`) and in commit intervals (`COMMITS_MEASURED`),
@@ -35,8 +35,8 @@ because committed offsets advance in steps."""
 POLL_S: Final = 5.0
 """Seconds added to the commit interval, because the operator observes a commit only at its next poll."""
 KEPT: Final = 12
-"""Number of commit measurements that are kept, which cover about four minutes of backlog. The capacity is their 90th
-percentile, because many causes slow a worker down and none speeds it up."""
+"""Number of commit measurements that are kept; they cover about four minutes of backlog. The capacity is their 90th
+percentile, because many causes make a worker slower than its capacity and none makes it faster."""
 PERCENTILE: Final = 0.9
 
 
@@ -79,8 +79,8 @@ def _thinned(samples: tuple[BusySample, ...], now: float) -> tuple[BusySample, .
 
 
 def busy_capacity(samples: BusySamples, now: float) -> float | None:
-    """Return the records per second of a worker that is always busy; None while too little is known. In the longest
-    window, a single record is enough, because a handler that takes minutes completes few records."""
+    """Return the records per second of a worker that is always busy; None while the reports show too few records or too
+    little busy time. In the longest window, one record is enough, because a slow handler completes few records."""
     records, busy_s = 0, 0.0
     for seconds in BUSY_WINDOWS_S:
         records, busy_s = 0, 0.0
@@ -93,7 +93,8 @@ def busy_capacity(samples: BusySamples, now: float) -> float | None:
 
 
 def _ends(samples: BusySamples, now: float, seconds: float) -> Iterator[tuple[BusySample, BusySample]]:
-    """Yield two samples of each worker that reported recently: one that is about `seconds` older, and the newest."""
+    """Yield two samples of each worker that reported recently: the newest, preceded by one that is about `seconds`
+    older."""
     for of_pod in samples.values():
         last = of_pod[-1]
         begin = max((place for place, each in enumerate(of_pod) if each.at <= last.at - seconds), default=0)
@@ -103,12 +104,12 @@ def _ends(samples: BusySamples, now: float, seconds: float) -> Iterator[tuple[Bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Commit rates in records per second over a window that ended `at` (epoch seconds), without a rebalance.
+    """Commit rates in records per second over a window without a rebalance that ended `at` (epoch seconds).
 
     - `busy`: the mean rate of the workers that had a backlog in the whole window; None if no worker had one.
     - `commits`: the rate of all workers together. `mean`: the average rate of a worker.
-    - `mostly_busy`: at least half of the workers with partitions had a backlog, including workers that had records
-      waiting and committed nothing.
+    - `mostly_busy`: True if at least half of the workers with partitions had a backlog. A worker with waiting records
+      and no commits also counts as having a backlog.
     """
 
     at: float
@@ -120,8 +121,8 @@ class Measurement:
 
 def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | None:
     """Measure the workers' commits up to the newest sample, over `seconds` or, if longer, the minimum length. None if
-    the group was not Stable during that time, or if a member's partition got its first commit or its committed offset
-    went back. Partitions without a commit do not count."""
+    the group was not always Stable in this window, or if a member's partition got its first commit or its committed
+    offset decreased. Partitions without a commit do not count."""
     since, observed, commit_interval_s = facts.stable_since, facts.observed, facts.commit_interval_s
     if since is None or observed is None:
         return None
@@ -158,15 +159,16 @@ def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | No
 def has_backlog(
     samples: Sequence[ProgressSample], partitions: Iterable[Partition], rates: Rates, *, commit_interval_s: float
 ) -> bool:
-    """True if the worker of these partitions was busy in all samples: more records waited than one commit interval
-    explains. Partitions whose commits do not advance are ignored, because they do not show that the worker is busy."""
+    """True if the worker of these partitions was busy in all samples: more records waited than it handles in one commit
+    interval and one poll interval. Partitions whose commits do not advance are ignored, because they do not show that
+    the worker is busy."""
     moving = [key for key in partitions if rates.commits.get(key, 0.0) > 0.0]
     rate = sum(rates.commits[key] for key in moving)
     return bool(moving) and _least_lag(samples, moving) > rate * (commit_interval_s + POLL_S)
 
 
 def _least_lag(samples: Iterable[ProgressSample], partitions: Sequence[Partition]) -> int:
-    """The smallest total lag of these partitions in any sample; an unknown offset counts as zero."""
+    """The total lag of these partitions in the sample where it is smallest; an unknown offset counts as zero."""
     return min(
         sum(max(0, sample.end_offsets.get(key, 0) - sample.committed.get(key, 0)) for key in partitions)
         for sample in samples

@@ -1,12 +1,12 @@
-"""A dealing: the partitions that each worker would own at a given number of workers, by the group's own assignor.
+"""A dealing: the partitions that the group's own assignor would assign to each worker, for a given number of workers.
 
-A worker count is useful if its busiest worker owns fewer partitions than the busiest worker at every smaller count. The
-busiest of n workers owns ceil(P/n) of P partitions, so the useful counts are the numbers ceil(P/k). The range assignor
-assigns each topic separately and starts with the first member, so its busiest worker owns the sum of ceil(P/n) over
-all topics.
+A worker count is useful if the largest number of partitions per worker is smaller than at every smaller count. One of n
+workers owns ceil(P/n) of P partitions, and none owns more, so the useful counts are the numbers ceil(P/k). The range
+assignor assigns each topic separately and starts with the first member, so its first member owns the sum of ceil(P/n)
+over all topics.
 
-Partitions differ in their load. So whether n workers can carry a load depends on which partitions each would own. With
-a sticky assignor, this depends on the present owners, which it keeps where it can.
+Partitions differ in their load. So n workers may carry a load under one assignment and not under another. A sticky
+assignor keeps the present owners where it can, so its assignment depends on them.
 """
 
 import math
@@ -26,21 +26,21 @@ from fleet_operator.planning.scaling.facts import Partition
 
 RANGE: Final = "range"
 ASSUMED: Final = "cooperative-sticky"
-"""The assignor that is assumed if a team uses its own assignor class, because the operator does not load that class."""
+"""The operator does not load a team's own assignor class, and assumes this assignor instead."""
 CACHED: Final = 1024
-"""Cache entries for useful counts, keyed by the partition counts of the topics. Thousands of groups have few different
-partition counts, and each decision needs the useful counts."""
+"""Maximum number of cached useful counts, keyed by the partition counts of the topics. Each decision needs the useful
+counts, and thousands of groups share few different partition counts."""
 PLANS_CACHED: Final = 4096
 REBALANCES: Final = 2
-"""Number of rebalances after which every partition has its owner; a cooperative assignor needs two."""
+"""Maximum number of rebalances until every partition has its owner; a cooperative assignor needs two."""
 SLACK: Final = 1e-6
 """Relative tolerance when sums of rates are compared."""
 HOT_COST: Final = 2.0 / 3.0
 """Share of a worker's capacity that a hot partition is assumed to use. A hot partition has more work than one worker
-can do, but a worker alternates between its partitions, so it still does a little other work."""
+can do. But a worker alternates between its partitions and still handles some records of the others."""
 
 Owned = tuple[tuple[Partition, ...], ...]
-"""The partitions that each worker owns, by ordinal."""
+"""The partitions of each worker, in the order of the workers' ordinals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,14 @@ def _count(sizes: tuple[int, ...]) -> UsefulCounts:
 
 
 def most_useful(partition_counts: Mapping[str, int], assignor: str) -> int:
-    """Return the largest number of workers at which each can own a partition."""
+    """Return the largest number of workers at which each worker can own a partition."""
     counts = partition_counts.values()
     return max(counts, default=0) if assignor == RANGE else sum(counts)
 
 
 def owned_by(members: Iterable[MemberObservation]) -> Owned:
-    """The members' partitions, sorted by ordinal, because a shrinking fleet loses its last members first."""
+    """The partitions of each member. Members are sorted by ordinal, because a shrinking fleet loses the highest
+    ordinals first."""
     ordered = sorted(members, key=lambda member: (len(member.key), member.key))
     return tuple(
         tuple((topic, number) for topic, numbers in sorted(member.partitions.items()) for number in sorted(numbers))
@@ -105,7 +106,8 @@ class Dealing:
     rates: tuple[tuple[Partition, float], ...] = ()
 
     def at(self, count: int) -> Owned:
-        """Partitions that each of `count` workers would own. A single worker owns all with any assignor."""
+        """The partitions that each of `count` workers would own. A single worker owns all partitions with any
+        assignor."""
         if count == 1:
             return (tuple((topic, number) for topic, partitions in self.topics for number in range(partitions)),)
         return _deal(self, count)
@@ -120,13 +122,14 @@ def dealing_of(counts: Mapping[str, int], assignor: str, owned: Owned, rates: Ma
 
 
 def _in_steps(rate: float) -> float:
-    """Round to a power of the square root of two, so that a cached plan is used until a rate leaves its step."""
+    """Round a rate to a power of the square root of two, so that a cached plan stays valid until a rounded rate
+    changes."""
     return 2.0 ** (round(2.0 * math.log2(rate)) / 2.0) if rate > 0.0 else 0.0
 
 
 @lru_cache(maxsize=PLANS_CACHED)
 def _deal(dealing: Dealing, count: int) -> Owned:
-    """The assignor's plan for `count` workers, with one assignor object for each worker, as in a real group."""
+    """Return the assignor's plan for `count` workers. Each worker has its own assignor object, as in a real group."""
     view, rates = ClusterView(dict(dealing.topics)), dict(dealing.rates)
     workers = {f"{place:04}": _Worker(dealing.assignor, rates) for place in range(count)}
     for worker, partitions in zip(workers.values(), dealing.owned, strict=False):
@@ -175,9 +178,9 @@ class _Worker:
 def least_count(
     dealing: Dealing, counts: Iterable[int], load: Mapping[Partition, float], *, mean: float, worst: float
 ) -> int | None:
-    """The first of the worker `counts` at which no worker is overloaded; None if every count is too small. Workers may
-    get `mean` records per second on average, and the busiest worker `worst`. If a partition has more than `worst`, only
-    `worst` counts, because more workers do not help this partition."""
+    """Return the first of the worker `counts` at which no worker is overloaded; None if every count is too small.
+    Limits in records per second: `mean` is the average of all workers, `worst` is for any single worker. Of a partition
+    with more than `worst`, only `worst` counts in the total, because more workers do not help this partition."""
     total = sum(min(each, worst) for each in load.values())
     for count in counts:
         if total > count * mean * (1.0 + SLACK):
@@ -188,7 +191,8 @@ def least_count(
 
 
 def _carries(partitions: Iterable[Partition], load: Mapping[Partition, float], most: float) -> bool:
-    """True if one worker can handle these partitions at `most` records per second; one partition may have more."""
+    """True if a worker that handles `most` records per second can handle these partitions. One partition may have more
+    than `most`; it counts as `HOT_COST` of the worker."""
     total, hot = 0.0, 0
     for key in partitions:
         part = load.get(key, 0.0)

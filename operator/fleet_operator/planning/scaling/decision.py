@@ -1,7 +1,6 @@
 """The decision about the number of workers of one part of a fleet, main or retry.
 
-This module decides for main workers that are not scaled by load. It also stops fleets that must have no workers at any
-load.
+This module decides for main workers that are not scaled by load, and for fleets that must have no workers.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ MAX_REPLICAS: Final = "MaxReplicas"
 UNKNOWN: Final = "Unknown"
 """Lag or rates are unknown, so the number of workers does not change."""
 STARTING: Final = "Starting"
-"""Not all workers of the last decision have joined the group yet."""
+"""Some workers of the last decision have not joined the group yet."""
 REBALANCING: Final = "Rebalancing"
 ROLLOUT: Final = "Rollout"
 BREAKER_OPEN: Final = "BreakerOpen"
@@ -33,14 +32,14 @@ LEARNING: Final = "Learning"
 SETTLING: Final = "Settling"
 """It is too early to see the effect of the last step, or the rate is still rising."""
 COOLDOWN: Final = "Cooldown"
-"""Fewer workers are enough now, but were not for the whole stabilization window."""
+"""Fewer workers are enough now, but have not been enough for the whole stabilization window."""
 REBALANCE_BUDGET: Final = "RebalanceBudget"
 DOWNSTREAM: Final = "DownstreamBound"
-"""More workers did not handle more records."""
+"""More workers did not raise the commit rate, because a system that they depend on is the limit."""
 HOT_PARTITION: Final = "HotPartition"
 STUCK_PARTITION: Final = "StuckPartition"
 OFFSETS_MISSING: Final = "OffsetsMissing"
-"""A partition has no commit, so the starting position of an empty group in this partition is unknown."""
+"""A partition has no commit, so it is unknown at which offset an empty group would start there."""
 LAGGING: Final = "Lagging"
 """Workers are behind, and no other bound explains why the fleet cannot grow."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
@@ -48,7 +47,7 @@ SCALED_TO_ZERO: Final = "ScaledToZero"
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING, PAUSED})
 """Limits under which the number of workers does not change, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
-"""Limits under which a change, or the decision whether a change is needed, has to wait."""
+"""Limits under which a change of the number, or the decision on a change, has to wait."""
 BOUNDS: Final = frozenset(
     {PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION, LAGGING}
 )
@@ -57,9 +56,9 @@ BOUNDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleInputs:
-    """Inputs of a decision, each None while unknown. `arrival`: records per second in all partitions; `capacity`:
-    records per second that one worker can handle. `raw`: the number of workers needed for the arrival, not rounded.
-    `useful`: the least number of workers within the bounds at which the busiest worker keeps up."""
+    """Inputs of a decision; each is None while unknown. `arrival`: records that arrive per second in all partitions.
+    `capacity`: records per second that one worker can handle. `raw`: the number of workers needed for the arrival, not
+    rounded. `useful`: the least number of workers within the bounds at which no worker is overloaded."""
 
     arrival: float | None = None
     capacity: float | None = None
@@ -73,10 +72,10 @@ class ScaleDecision:
 
     - `current`: the number before the decision.
     - `limit`: the rule that limited the decision, as in `status.limit`. `reason`: a sentence that explains the number.
-    - `proposed`: the number that a dry run or a pause prevents.
-    - `inputs`: None if the number does not follow the load.
-    - `memory`: state for later decisions; None if nothing is to be kept.
-    - `requeue_after`: seconds until the next decision; None to wait for a change.
+    - `proposed`: the number that would apply without the dry run or the pause.
+    - `inputs`: None if the number does not depend on the load.
+    - `memory`: state to store for later decisions; None if there is nothing to store.
+    - `requeue_after`: seconds until the next decision; None to wait for an event.
     """
 
     replicas: int
@@ -90,12 +89,12 @@ class ScaleDecision:
 
     @property
     def load_unknown(self) -> bool:
-        """True if the load is unknown or partly unknown; for a paused fleet only if the whole load is unknown."""
+        """True if the load is unknown or partly unknown. For a paused fleet, True only if the whole load is unknown."""
         return self.limit == UNKNOWN or self.inputs == ScaleInputs()
 
     @property
     def verb(self) -> str:
-        """The decision in one word; for a dry run or a paused fleet, the proposed decision."""
+        """The decision in one word, such as `Grow`. For a dry run or a paused fleet, the proposed decision."""
         wanted = self.replicas if self.proposed is None else self.proposed
         before = wanted if self.current is None else self.current
         if wanted > before:
@@ -106,8 +105,9 @@ class ScaleDecision:
 
 
 def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) -> int:
-    """Return `spec.replicas`. If it is absent, return its last value, or the StatefulSet's number of replicas `found`
-    (None without a StatefulSet), or 1 for a new fleet. So removing the field from a manifest does not scale a fleet."""
+    """Return `spec.replicas`. If the field is absent, return its last value or, if unknown, the StatefulSet's number of
+    replicas (`found`, None without a StatefulSet), or 1 for a new fleet. So removing the field from a manifest does not
+    scale a fleet."""
     if group.spec.replicas is not None:
         return group.spec.replicas
     return memory.replicas if memory.replicas is not None else found or 1
@@ -115,13 +115,14 @@ def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) ->
 
 def kept_count(asked: int, memory: SizingState, *, paused: bool = False) -> int | None:
     """Return the last number of workers computed by load-based scaling, or None if `spec.replicas` was edited since. A
-    fleet keeps it while its scaling is paused, and after scaling was turned off. Zero is kept only while scaling is
-    paused, because otherwise nothing would start workers again."""
+    fleet keeps this number while its scaling is paused, and after scaling is turned off. Zero is kept only while
+    scaling is paused, because otherwise nothing would start workers again."""
     return memory.count if (memory.count or paused) and memory.replicas in (None, asked) else None
 
 
 def as_asked(asked: int, memory: SizingState, *, paused: bool = False) -> SizingState:
-    """The memory of a fleet that is not scaled by load. Without a `kept_count`, it has only the last scale-up."""
+    """Return the memory of a fleet that is not scaled by load. Without a `kept_count`, only the last scale-up is
+    kept."""
     kept = memory if kept_count(asked, memory, paused=paused) is not None else SizingState(growth=memory.growth)
     return replace(kept, replicas=asked)
 
@@ -151,8 +152,8 @@ def decide_stopped(
     group: ConsumerGroup, *, stopped: bool, resetting: bool, memory: SizingState | None = None
 ) -> ScaleDecision | None:
     """Decide for a fleet that must have no workers; None for a fleet that may run. A fleet is `stopped` while another
-    Kafka cluster answers, or while an older ConsumerGroup owns the Kafka group, because two fleets in one group would
-    process each other's records. The `memory` is kept, so that a fleet scaled by load continues with it later."""
+    Kafka cluster answers, or while an older ConsumerGroup owns the Kafka group: two fleets in one group would process
+    each other's records. A fleet that is scaled by load later continues with its `memory`."""
     if group.spec.suspend:
         return ScaleDecision(replicas=0, limit=SUSPENDED, memory=memory)
     if resetting:

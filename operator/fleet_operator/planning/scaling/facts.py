@@ -1,9 +1,9 @@
 """Input of the scaling decision: the observed load, the fleet as found, and obstacles to a step.
 
-A rate over a few seconds shows a change at once, but a rate from few records is inaccurate. So an arrival rate covers
-the shortest window of samples with enough records. The fewer records the partitions have, the closer their rates are
-drawn to the mean. For example, of three partitions with 0, 1 and 2 records in a window, none is known to be busier than
-another.
+A rate over a few seconds shows a change immediately, but a rate from few records is inaccurate. So an arrival rate is
+measured over the shortest window of samples with enough records. The fewer records the partitions have, the more their
+rates are adjusted towards the mean of all partitions. For example, of three partitions with 0, 1 and 2 records in a
+window, none is known to be busier than another.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,14 @@ WINDOWS_S: Final = (5.0, 10.0, 20.0, 60.0, 90.0, 300.0, 900.0)
 ENOUGH: Final = 20
 """Number of records that make a rate accurate to about a quarter."""
 PRIOR: Final = 3.0
-"""Records at the mean rate added to each partition, as in a Bayesian estimate of a Poisson rate."""
+"""Weight of the mean rate in each partition's rate, as a number of records, as in a Bayesian estimate of a Poisson
+rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Records per second of each partition over `seconds`. `arrival` and `commits` lack partitions that were unknown at
-    one end of the window, or whose offsets went back in it (a recreated topic, a reset)."""
+    """Records per second of each partition over a window of `seconds`. `arrival` and `commits` omit partitions that
+    were unknown at the start or end of the window, or whose offsets decreased (a recreated topic, a reset)."""
 
     seconds: float
     arrival: Mapping[Partition, float]
@@ -42,7 +43,7 @@ class Rates:
 
 
 def window(samples: Sequence[ProgressSample], seconds: float) -> Sequence[ProgressSample]:
-    """Return the newest samples that span at least `seconds`, or all samples if they span less."""
+    """Return the newest samples that together span at least `seconds`, or all samples if they span less."""
     if not samples:
         return samples
     begin = samples[-1].at - seconds
@@ -73,8 +74,9 @@ def _rates(first: Mapping[Partition, int], last: Mapping[Partition, int], second
 
 
 def rates_from(samples: Sequence[ProgressSample], least_s: float) -> Mapping[Partition, float] | None:
-    """Return the records per second of each partition, drawn to the mean. They are measured over the shortest window of
-    at least `least_s` with enough records, or over all samples if no window has enough. None without two samples."""
+    """Return the records that arrive per second in each partition, adjusted towards the mean. The window is the
+    shortest of at least `least_s` with enough records, or all samples if no window has enough. None without two
+    samples."""
     reach, found = span(samples), None
     for seconds in WINDOWS_S:
         if seconds < least_s:
@@ -93,7 +95,8 @@ def rates_from(samples: Sequence[ProgressSample], least_s: float) -> Mapping[Par
 AGE_MAX_S: Final = 30.0
 """Age in seconds from which an observation no longer counts. Samples of a rate are at most this far apart."""
 RATES_AWAITED_S: Final = 15.0
-"""Seconds for which a fleet at zero waits for rates. The second observation normally follows within two seconds."""
+"""Seconds for which a fleet with zero workers waits for rates. The second observation normally follows within two
+seconds."""
 STABLE: Final = "Stable"
 RESTING: Final = frozenset({"Empty", "Dead"})
 """States of a Kafka group without members."""
@@ -106,13 +109,14 @@ class ScalingFacts:
     - `current`: the number of workers decided last. Without a decision, the StatefulSet's number of replicas; without a
       StatefulSet, `spec.replicas`.
     - `ready`: the number of ready pods. `found`: the StatefulSet's number of replicas, None without a StatefulSet.
-    - `from_start`: a partition without a commit is read from its first record.
+    - `from_start`: True if workers read a partition without a commit from its first record.
     - `partition_counts`, `observed`, `lag`: None while unknown. `observed` is always the newest observation. If a topic
       or partition is unknown, `partition_counts` and `lag` have only the known ones, and `lag.complete` is False.
     - `age_s`: seconds since the newest observation.
     - `members`: the group's members that are workers of this fleet.
-    - `hold`: the obstacle that keeps the number of workers from changing now; its reason is a limit of `decision`.
-    - `rolling`: a rollout is in progress: only a growing lag changes the number.
+    - `hold`: the reason why the number of workers must not change now, as one of the limits in `decision`; None without
+      one.
+    - `rolling`: True during a rollout; then only a growing lag changes the number of workers.
     - `revision`: the workers' revision; None while one revision replaces another.
     - `timeout_s`: the seconds that a handler may take for a record.
     - `reported_stuck`: partitions with a record that a worker reports as stuck.
@@ -141,7 +145,7 @@ class ScalingFacts:
 
     @property
     def awaits_rates(self) -> bool:
-        """True if rates need another observation, because offsets are known for the first time or are too old."""
+        """True if rates need another observation: there is only one sample of offsets, or the newest is too old."""
         known = self.lag is not None and self.lag.total is not None and self.partition_counts is not None
         if not known or self.observed is None or self.wakes_without_rates:
             return False
@@ -149,18 +153,19 @@ class ScalingFacts:
 
     @property
     def wakes_without_rates(self) -> bool:
-        """True if records wait for a fleet at zero, and the group is polled too rarely for rates, for example because a
-        broker that does not answer delays every poll in a cluster with thousands of groups."""
+        """True if records wait for a fleet with zero workers, and the group is polled too rarely for rates. An example
+        is a cluster with thousands of groups in which a broker that does not answer delays every poll."""
         lag, observed = self.lag, self.observed
         if self.current or lag is None or not lag.total or observed is None or len(observed.samples) != 1:
             return False
-        # A single sample after so long in one state means that the observer dropped samples that were too far apart.
+        # Only one sample after RATES_AWAITED_S in one state means that the observer dropped samples that were too far
+        # apart.
         return bool(observed.transitions) and observed.observed_at - observed.transitions[-1].at >= RATES_AWAITED_S
 
     @property
     def stable_since(self) -> float | None:
-        """The time since which the group has been observed as Stable; None if it is not Stable. A transition later than
-        the newest observation is not used, because it was recorded before the clock was set back."""
+        """The time since which the group has been observed as Stable; None if the group is not Stable. A transition
+        later than the newest observation is ignored: it was recorded before the clock was set back."""
         observed = self.observed
         if observed is None or observed.state != STABLE or not observed.transitions or not observed.samples:
             return None

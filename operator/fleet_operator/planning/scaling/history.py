@@ -1,4 +1,5 @@
-"""The recent past of a scaled fleet: the numbers of workers that would have been enough, and the workers' rates.
+"""Recent history of a fleet that is scaled by load: the numbers of workers that would have been enough, and the
+workers' rates.
 
 The history is kept in memory only. After a restart, decisions use the levels and the capacity in the stored state.
 """
@@ -24,9 +25,10 @@ class ScalingHistory:
     """The data that later decisions need. Times are epoch seconds; rates are records per second of a worker.
 
     - `known_since`: the time since which the load has been known; None while it is unknown.
-    - `levels`: numbers of workers that are enough, in ascending order, each with the time since which it has been
-      enough. A larger number has been enough for longer.
-    - `measured`: capacities measured by commits under backlog, the newest last. `measured_at`: the time of the newest.
+    - `levels`: numbers of workers that are enough, in ascending order, each with the time since which the number has
+      been enough. A larger number has been enough for longer.
+    - `measured`: capacities measured by commits under backlog, the newest last. `measured_at`: the time of the newest
+      one.
     - `proven`: the largest measured mean rate of the workers, with or without a backlog.
     - `revision`: the revision of the workers that were measured.
     """
@@ -42,18 +44,21 @@ class ScalingHistory:
 
     @classmethod
     def restored(cls, memory: SizingState, now: float) -> "ScalingHistory":
-        """History in a new process. The stored capacity counts `KEPT` times, so that new measurements weigh less."""
+        """The history in a new process. The stored capacity counts as `KEPT` measurements, so that new measurements
+        weigh less."""
         kept = memory.capacity
         if kept is None:
             return cls(levels=memory.levels_at(now))
         return cls(levels=memory.levels_at(now), measured=(kept.rate,) * KEPT, revision=kept.revision)
 
     def after_gap(self) -> "ScalingHistory":
-        """Return the history after a time with an unknown load. It has no levels, because they may have changed."""
+        """Return the history after a period with an unknown load. Its levels are removed, because they may be
+        obsolete."""
         return replace(self, known_since=None, levels=())
 
     def of_revision(self, revision: str | None) -> "ScalingHistory":
-        """Drop measurements of another revision; none while one revision replaces another (`revision` is None)."""
+        """Drop measurements of another revision. While one revision replaces another (`revision` is None), nothing is
+        dropped."""
         if revision in (None, self.revision):
             return self
         if self.revision is None:
@@ -64,7 +69,8 @@ class ScalingHistory:
         return replace(self, busy_samples=with_reports(self.busy_samples, reports, now))
 
     def with_measurement(self, found: Measurement | None) -> "ScalingHistory":
-        """Return the history with a measurement. At most one is stored every `MEASURE_S` seconds."""
+        """Return the history with this measurement added. At most one measurement is stored every `MEASURE_S`
+        seconds."""
         proven = self.proven if found is None else max(self.proven, found.mean)
         history = replace(self, proven=proven)
         if found is None or found.busy is None or 0.0 <= found.at - history.measured_at < MEASURE_S:
@@ -72,11 +78,12 @@ class ScalingHistory:
         return replace(history, measured=(*history.measured, found.busy)[-KEPT:], measured_at=found.at)
 
     def capacity(self, now: float) -> float | None:
-        """Records per second of one worker, from busy times or, without reports, from commits under backlog."""
+        """Records per second of one worker, from reported busy times or, without reports, from commits under backlog;
+        None while unknown."""
         return busy_capacity(self.busy_samples, now) or percentile(self.measured)
 
     def with_want(self, count: int, at: float) -> "ScalingHistory":
-        """Return the history with `count` as the number of workers that is enough now."""
+        """Return the history in which `count` is the smallest number of workers that is enough now."""
         larger = tuple(level for level in self.levels if level.count > count)
         since = self.enough_since(count)
         kept = Level(count=count, since=at if since is None else since)

@@ -1,10 +1,10 @@
 """The load of a group, worker by worker, and the numbers of workers that can carry it.
 
-A fleet carries its load if each worker can handle the records that arrive in its partitions, and work off the backlog
-there in time. For other numbers of workers, the partitions of each worker are those that the group's assignor would
-assign. More workers help neither a partition without progress (stuck) nor a partition with more arrival than one worker
-can handle (hot). So a stuck partition does not count for growth, and decisions name hot partitions. Before a fleet
-shrinks, each stuck or hot partition counts as the work of a whole worker.
+A fleet carries its load if each worker can handle the records that arrive in its partitions, and process their backlog
+in time. For a different number of workers, the group's assignor determines the partitions of each worker. More workers
+do not help a partition without progress (stuck), or a partition in which more records arrive than one worker can handle
+(hot). So a stuck partition does not count for growth, and decisions name hot partitions. Before a fleet shrinks, each
+stuck or hot partition counts as the work of a whole worker.
 
 Decision: docs/decisions/0058-load-by-worker.md.
 """
@@ -30,49 +30,52 @@ from fleet_operator.planning.scaling.facts import Partition, Rates, ScalingFacts
 from fleet_operator.planning.scaling.history import ScalingHistory
 
 UTILIZATION: Final = 0.8
-"""Share of a fleet's capacity that arrival may use; the remaining share is for bursts."""
+"""Share of a fleet's capacity that arriving records may use; the rest is reserved for bursts."""
 WORST_UTILIZATION: Final = 0.95
-"""Share of the busiest worker's capacity that arrival may use."""
+"""Share of the busiest worker's capacity that arriving records may use."""
 SPARE_PART: Final = 1.5
-"""Safety factor. To work off a partition's backlog, plans use the capacity of one worker minus the partition's arrival,
-divided by this factor."""
+"""Safety factor. Plans process a partition's backlog with at most (worker capacity - arrival rate) / `SPARE_PART`
+records per second."""
 BEHIND_S: Final = 4.0
 BEHIND_RECORDS: Final = 2.0
-"""A worker is behind only if at least `BEHIND_RECORDS` records wait, and at least the work of `BEHIND_S` seconds."""
+"""A worker is behind only if its waiting records are at least `BEHIND_RECORDS`, and at least `BEHIND_S` seconds of
+work."""
 CATCH_UP_RECORDS: Final = 5.0
-"""The time to catch up is never less than a worker needs for this number of records, whatever `catchUpSeconds` is."""
+"""The time to catch up is at least the time that one worker needs for this number of records, even if `catchUpSeconds`
+is less."""
 FAST_S: Final = 5.0
 STEADY_S: Final = 10.0
 MINUTE_S: Final = 60.0
 LONG_S: Final = 90.0
-"""Minimum windows of arrival rates, in seconds. Rates over `FAST_S` show whether a worker is behind; rates over
-`LONG_S` give the backlog. The largest rate over `STEADY_S`, `MINUTE_S` or `LONG_S` is the arrival that a fleet must
-carry."""
+"""Minimum windows of arrival rates, in seconds. Rates over `FAST_S` decide if a worker is behind; rates over `LONG_S`
+determine the backlog. The fleet must carry the largest of the rates over `STEADY_S`, `MINUTE_S` and `LONG_S`."""
 STUCK_S: Final = 60.0
-"""Minimum seconds without a commit after which a partition with a lag is stuck (Burrow's rule STALL). The partition is
-not stuck if its worker is busy with other partitions."""
+"""Minimum seconds without a commit after which a partition with lag counts as stuck (Burrow's rule STALL). The
+partition is not stuck if its worker is busy with other partitions."""
 IN_FLIGHT: Final = 2.0
-"""Only lag beyond this multiple of the mean number of records in flight is a backlog, because commits come in steps."""
+"""Only lag beyond this multiple of the mean number of records in flight is backlog, because committed offsets advance
+in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load as far as it is known: of all partitions if `complete`, otherwise a lower bound. The number of records
-    that a hanging transaction withholds is unknown.
+    """The known load. It covers all partitions if `complete`; otherwise it is a lower bound. The number of records
+    behind a hanging transaction is unknown.
 
     - `lags`: the lag of each known partition. `slow`: arrival and commit rates over 90 s.
     - `rates`: records per second that arrive in each partition, measured over the window with the largest total.
-      `fast`: the same, measured over the shortest window with enough records.
+      `fast`: the same rates, measured over the shortest window with enough records.
     - `backlog`: waiting records beyond those in flight. `lately`: the backlog at the previous observation.
     - `counts`: the useful numbers of workers. `most`: the largest of them that the bounds allow.
     - `capacity`: records per second of one worker, None while unknown.
-    - `proven`: the largest measured mean rate of the workers. The capacity is at least this rate, so a fleet may shrink
-      on this basis while the capacity is unknown.
+    - `proven`: the largest measured mean rate of the workers. The capacity is at least this rate, so while the capacity
+      is unknown, a fleet may shrink according to this rate.
     - `measured`: the newest measurement of the fleet's commits; None without one.
     - `catch_up_s`: seconds within which a backlog should be worked off.
-    - `held_back`: an open transaction withholds records from the group.
-    - `unsettled`: partitions in which only a worker can determine where the group continues: those without a commit,
-      unless they are read from their first record, and those whose log ends before an old commit.
+    - `held_back`: True if an open transaction hides records from the group.
+    - `unsettled`: partitions in which only a worker can determine the offset where the group continues. These are
+      partitions without a commit, unless they are read from their first record, and partitions whose log end is below
+      the committed offset.
     """
 
     lags: Mapping[Partition, int]
@@ -99,7 +102,7 @@ class Load:
 
     @property
     def arrival(self) -> float | None:
-        """Records per second that arrive in all partitions together, over 90 s; None without rates."""
+        """Total records per second that arrive in all partitions, over 90 s; None without rates."""
         return sum(self.slow.arrival.values()) if self.slow.seconds else None
 
     @property
@@ -120,14 +123,15 @@ class Load:
 
     @property
     def workers(self) -> float | None:
-        """The number of workers needed for the arrival, with a reserve for bursts; None while unknown."""
+        """The number of workers needed for the arriving records, with a reserve for bursts; None while unknown."""
         if self.capacity is None or self.arrival is None:
             return None
         moving = sum(min(rate, self.capacity) for key, rate in self.rates.items() if key not in self.stuck)
         return moving / (self.capacity * UTILIZATION)
 
     def enough(self) -> int | None:
-        """The least useful number of workers that carries the arrival with a reserve; if none does, the largest one."""
+        """The least useful number of workers that handles the arriving records, with a reserve for bursts; the largest
+        useful number if none is enough. None while no rate of a worker is known."""
         if self.idle:
             return 0
         capacity = self.capacity or self.proven
@@ -137,9 +141,9 @@ class Load:
         return min(self.counts.most, max(1, found) + len(self.stuck))
 
     def wanted(self) -> int | None:
-        """Return the smallest useful number of workers that also works off the backlog in time; None while a worker's
-        capacity is unknown. While it works off a backlog, the fleet needs no reserve for bursts. Of a partition's
-        backlog, only as much counts as one worker can work off."""
+        """Return the smallest useful number of workers that also processes the backlog in time; None while a worker's
+        capacity is unknown. The fleet needs no reserve for bursts while it processes a backlog. A partition's backlog
+        counts only as far as one worker can process it."""
         capacity = self.capacity
         if capacity is None:
             return None
@@ -150,7 +154,8 @@ class Load:
         return max(self.enough() or 0, self._least(load, capacity, mean=1.0, worst=1.0))
 
     def behind(self) -> tuple[int, ...]:
-        """Ordinals of the workers that had too much work to catch up at both of the last two observations."""
+        """Ordinals of the workers that had too much work to catch up, both in the last observation and in the one
+        before."""
         if self.capacity is None or self.lately is None:
             return ()
         return tuple(
@@ -161,7 +166,7 @@ class Load:
 
     def _is_behind(self, owned: Sequence[Partition], backlog: Mapping[Partition, float]) -> bool:
         """True if a worker has more work than it can catch up with. A hot partition counts as a fixed share of the
-        worker (`HOT_COST`), because moving other partitions away does not reduce its backlog."""
+        worker (`HOT_COST`): moving other partitions to other workers does not reduce its backlog."""
         assert self.capacity is not None, "callers check that the capacity is known"
         others = [key for key in owned if key not in self.hot and key not in self.stuck]
         hot = sum(key in self.hot for key in owned)
@@ -178,7 +183,7 @@ class Load:
 
     @property
     def hot(self) -> frozenset[Partition]:
-        """Partitions with more arrival than one worker could handle if it owned no other partition."""
+        """Partitions in which more records arrive than one worker could handle if it owned no other partition."""
         if self.capacity is None:
             return frozenset()
         most = WORST_UTILIZATION * self.capacity
@@ -220,7 +225,7 @@ def read_load(facts: ScalingFacts, history: ScalingHistory, now: float) -> tuple
     useful = useful_counts(counts, facts.assignor)
     ceiling = facts.bounds.most
     catch_up_s = float(facts.spec.catch_up_seconds)
-    # The mean time from a record's arrival until its commit is observed.
+    # Mean seconds from a record's arrival until its commit is observed.
     transit_s = (facts.commit_interval_s + span(observed.samples[-2:])) / 2.0 + (1.0 / capacity if capacity else 0.0)
     before = _lags_of(observed.samples[-2]) if len(observed.samples) > 2 else None
     load = Load(
@@ -257,7 +262,8 @@ def _backlog(
     stuck: AbstractSet[Partition],
     transit_s: float,
 ) -> dict[Partition, float]:
-    """Lag beyond the records in flight (for `transit_s` on average) or, if more, those that `maxLagSeconds` permits."""
+    """Return each partition's lag beyond the records in flight (for `transit_s` seconds on average). If `maxLagSeconds`
+    permits more waiting records, only lag beyond these counts."""
     acceptable_s = float(facts.spec.max_lag_seconds or 0)
     return {
         key: max(0.0, lag - max(IN_FLIGHT * rate * transit_s + 1.0, rate * acceptable_s))
@@ -268,10 +274,11 @@ def _backlog(
 
 
 def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Partition]:
-    """Find partitions that a worker reports as stuck, and those with a lag and no commit for a minute although their
-    worker kept up with its other partitions. A worker that cannot keep up has no stuck partitions, because it lets some
-    wait longer. Nor is a partition stuck while its worker reports that it is handling one of its records (`in_hand`).
-    Without any worker's report, a partition is stuck only after the time that a handler may take (`timeout_s`)."""
+    """Find partitions that a worker reports as stuck. Also find partitions with lag and no commit for a minute although
+    their worker kept up with its other partitions. A worker that cannot keep up has no such partitions, because some of
+    its partitions wait longer anyway. A partition is not stuck while a worker reports that it is handling one of the
+    partition's records (`in_hand`). Without any worker's report, a partition counts as stuck only after the time that a
+    handler may take (`timeout_s`)."""
     heard = [report.work for report in facts.reports if report.work is not None]
     seconds = STUCK_S if heard else max(STUCK_S, facts.timeout_s)
     samples = observed.samples
@@ -299,19 +306,19 @@ def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Par
 def find_unsettled(
     facts: ScalingFacts, observed: GroupObservation, partitions: Iterable[Partition]
 ) -> frozenset[Partition]:
-    """Find partitions in which the group's position is uncertain. Until a worker has read them, their lag is unknown or
-    0, whatever arrives there, so the group must not stay empty. A partition without a known end offset is left out. It
-    has no leader, so a worker could not read it either, or it has not been polled yet."""
+    """Find partitions in which the group's position is uncertain. Until a worker reads such a partition, its lag is
+    unknown or 0, even if records arrive, so the group must not stay empty. A partition without a known end offset is
+    left out: either it has no leader, so a worker could not read it, or it has not been polled yet."""
     ended = observed.end_offsets.keys() & frozenset(partitions)
     without = frozenset() if facts.from_start else frozenset(ended - observed.committed.keys())
     return without | (ended & observed.beyond_end)
 
 
 def _capacity(facts: ScalingFacts, history: ScalingHistory, now: float) -> float | None:
-    """Return a worker's capacity from the stored state; None if the state has none for the workers' revision. A newly
-    measured capacity is stored with a decision and used only from the next decision on, so that a new operator process
-    decides the same. While one revision replaces another, no new capacity is stored, and the stored value is used or,
-    without one, the measured value."""
+    """Return a worker's capacity from the stored state; None if the state has no capacity for the workers' revision. A
+    new measurement is stored with a decision and used from the next decision on. So a new operator process would make
+    the same decision. While one revision replaces another, no new capacity is stored. Then the stored value is used, or
+    the measured value if no value is stored."""
     kept = facts.memory.capacity
     if facts.revision is None:
         return history.capacity(now) if kept is None else kept.rate

@@ -1,10 +1,9 @@
-"""The rules of scaling, in order: hold, wake, grow, shrink. Pure.
-
-Two numbers of workers are computed: one is enough for the arrival, with a reserve for bursts; the other also works off
-the backlog in time. A fleet grows in one step when a worker had more work than it can catch up with at both of the last
-two observations, and keeps its size while it drains. It shrinks when fewer workers have been enough for the whole
-stabilization window. A partly known load is a lower bound, so a fleet may grow or start from zero because of it, but
-shrinks only while the whole load is known.
+"""The rules of scaling, in order: hold, wake, grow, shrink. Pure. Two numbers of workers are computed: the first is
+enough for the arriving records, with a reserve for bursts; the second also processes the backlog in time. A fleet grows
+in one step when one of its workers had too much work to catch up in both of the last two observations. The fleet keeps
+its size while it drains its backlog, and shrinks when fewer workers have been enough for the whole stabilization
+window. A partly known load is a lower bound. Such a load may make a fleet grow or start from zero, but a fleet shrinks
+only while the whole load is known.
 """
 
 from dataclasses import dataclass, replace
@@ -20,14 +19,16 @@ from fleet_operator.planning.scaling.load import Load, describe, name_partitions
 from fleet_operator.planning.state.sizing import LEVEL_YOUNG_S, Bound, Growth, SizingState
 
 SETTLE_S: Final = 10.0
-"""Seconds that all workers must be in one generation before the next step, so that there are samples of new owners."""
+"""Seconds for which all workers must be in one generation before the next step, so that samples of the new owners
+exist."""
 LEARN_S: Final = 60.0
 """Seconds with waiting records and an unknown capacity after which the fleet grows by one step to measure it."""
 CAPACITY_MAX_AGE_S: Final = 1800.0
 """Seconds after which a capacity measured by commits under backlog is outdated. The fleet then tries fewer workers,
-because an oversized fleet has no backlog and would not measure its capacity again."""
+because an oversized fleet has no backlog and so cannot measure its capacity."""
 BROKEN_S: Final = 120.0
-"""Seconds without a decision, for example on a suspended machine, after which the load in between counts as unknown."""
+"""After this many seconds without a decision, for example on a suspended machine, the load during the gap counts as
+unknown."""
 ROLLING_S: Final = 60.0
 """Minimum seconds between two scale-ups during a rollout."""
 WINDOW_LEAST_S: Final = 60.0
@@ -62,7 +63,8 @@ class _Policy:
         return self.facts.bounds.least
 
     def within(self, count: int) -> int:
-        """Apply the spec's bounds, even if the result is not a useful count, because a person set these bounds."""
+        """Limit the count to the bounds of the spec, even if the result is not a useful count: a user chose these
+        bounds."""
         most = self.facts.bounds.most
         return max(count if most is None else min(count, most), self.least)
 
@@ -98,7 +100,7 @@ class _Policy:
         return self.shrink(load)
 
     def unknown(self) -> ScaleDecision:
-        """Decide while the load is unknown: the number stays within the bounds."""
+        """Decide while the load is unknown: keep the number of workers, within the bounds."""
         count = self.within(self.facts.current)
         reason = "lag or rates are unknown: the number of workers stays as it is"
         if count != self.facts.current:
@@ -119,18 +121,18 @@ class _Policy:
         if not load.total_lag and load.unsettled:
             named = name_partitions(sorted(load.unsettled))
             reason = (
-                f"only a worker can tell where the group continues in {named}; its lag there may be hidden until then"
+                f"only a worker can determine the start offset in {named}; until then, the lag there may be unknown"
             )
             return self.step(max(1, self.least), limits.OFFSETS_MISSING, reason)
         if not load.total_lag and not load.complete:
             return self.partly_known()
         if not load.total_lag:
-            return self.stay(limits.SCALED_TO_ZERO, "nothing waits and nothing arrives")
+            return self.stay(limits.SCALED_TO_ZERO, "no record waits and none arrives")
         count = max(1, self.least, min(load.wanted() or 0, load.most))
         return self.step(count, limits.NO_LIMIT, f"{load.total_lag} records wait: {describe(load)}")
 
     def braked(self, load: Load, verdict: brake.Verdict) -> ScaleDecision:
-        """Undo growth that did not help. Growth that helped is not judged again."""
+        """Undo a scale-up that did not help. A scale-up that helped is not judged again."""
         growth, bound = verdict.growth, verdict.bound
         if bound is None:
             decision = self.grow(load) if load.behind() else self.shrink(load)
@@ -139,7 +141,7 @@ class _Policy:
             return replace(decision, memory=replace(decision.memory, growth=None, bound=None))
         reason = (
             f"{growth.after} workers handle {two_digits(verdict.commits)} records/s and {growth.before} handled "
-            f"{two_digits(growth.commits)}: something that the workers depend on is the limit, so more "
+            f"{two_digits(growth.commits)}: a system that the workers depend on is the limit, so more "
             "workers do not help"
         )
         return self.step(self.within(bound.count), limits.DOWNSTREAM, reason, bound=bound)
@@ -172,8 +174,9 @@ class _Policy:
         return self.step(target, self.limit_at(load, target) if short else limits.NO_LIMIT, text, growth=growth)
 
     def growth_to(self, target: int, load: Load) -> Growth:
-        """Return the scale-up whose effect is measured later. If that of the previous one has not been measured yet,
-        both are measured as one, against the rate before the previous one: the rate since then includes a rebalance."""
+        """Return the scale-up whose effect will be measured. If the effect of the previous scale-up has not been
+        measured yet, both are measured as one. The rate before the previous scale-up is then the baseline, because
+        later rates include a rebalance."""
         facts, last, at = self.facts, self.facts.memory.growth, round(self.now, 1)
         if last is not None and last.after == facts.current and last.commits > 0.0:
             return replace(last, after=target, at=at)
@@ -181,7 +184,8 @@ class _Policy:
         return Growth(before=facts.current, after=target, commits=commits, at=at)
 
     def bound(self, load: Load) -> int | None:
-        """Return the number beyond which more workers do not help; None if no such bound is known or it was lifted."""
+        """Return the number of workers beyond which more do not help; None if no such bound is known, or if it was
+        lifted."""
         kept, count = self.facts.memory.bound, self.facts.memory.bound_at(self.now)
         if not self.has_brake or kept is None or count is None or brake.is_lifted(kept, load):
             return None
@@ -189,7 +193,7 @@ class _Policy:
 
     def grow_in_rollout(self, load: Load) -> ScaleDecision:
         """Grow during a rollout if the lag grows, because a rollout may wait indefinitely for nodes or images.
-        Otherwise the number stays, because a revision is good only when all its workers are ready."""
+        Otherwise keep the number of workers, because a revision becomes good only when all its workers are ready."""
         step = self.facts.memory.growth
         recent = step is not None and 0.0 <= self.now - step.at < ROLLING_S
         if recent or not load.lag_grows or not load.behind():
@@ -197,8 +201,9 @@ class _Policy:
         return self.grow(load)
 
     def learn(self, load: Load) -> ScaleDecision:
-        """Grow to the next useful number while a worker's capacity is unknown. Normally, reports or a backlog give the
-        capacity within two observations; this rule is for a fleet that has completed no record for `LEARN_S`."""
+        """Grow to the next useful number while a worker's capacity is unknown. Normally, two observations of reports or
+        of a backlog are enough to know the capacity. This rule is for a fleet whose capacity is still unknown after
+        `LEARN_S` seconds."""
         facts, text = self.facts, "a worker's capacity is not known yet"
         above = min(load.counts.above(facts.current), load.most)
         waits = self.history.known_since is not None and self.now - self.history.known_since >= LEARN_S
@@ -238,9 +243,10 @@ class _Policy:
         return self.step(target, limits.SCALED_TO_ZERO if target == 0 else limits.NO_LIMIT, text)
 
     def has_fallen(self, window_s: float) -> bool:
-        """True if the fleet may shrink although the sufficient number of workers is still falling. Normally the fleet
-        waits until that number no longer falls, to shrink in one step, but for two windows at most. A new operator
-        process waits for `LEVEL_YOUNG_S`, because it does not know the most recent sufficient numbers."""
+        """True if the fleet may shrink although the sufficient number of workers is still falling. Normally, the fleet
+        waits until this number stops falling, and then shrinks in one step. It waits for at most two stabilization
+        windows. A new operator process also waits for `LEVEL_YOUNG_S`, because it does not know the most recent
+        sufficient numbers."""
         known, falling = self.history.known_since, self.history.enough_since(self.facts.current - 1)
         if known is None or falling is None:
             return False
@@ -249,8 +255,8 @@ class _Policy:
     def try_fewer(self, load: Load) -> ScaleDecision:
         """Try the next smaller useful number of workers once if the capacity was last measured `CAPACITY_MAX_AGE_S` or
         longer ago. An oversized fleet has no backlog, so its capacity would not be measured otherwise. A new operator
-        process waits for `CAPACITY_MAX_AGE_S` first, because it does not know the measurements of the previous process,
-        and workers have not reported to it yet."""
+        process first waits for `CAPACITY_MAX_AGE_S`: it does not know the previous process's measurements, and has no
+        workers' reports yet."""
         facts, text = self.facts, describe(load)
         kept, known_since = facts.memory.capacity, self.history.known_since
         learnt_at = max(self.now if known_since is None else known_since, self.history.measured_at)
@@ -278,22 +284,24 @@ class _Policy:
 
     @property
     def complete(self) -> bool:
-        """True if the StatefulSet has the decided number of workers, and all of them are ready and have joined."""
+        """True if the StatefulSet has the decided number of workers, and all of them are ready and have joined the
+        group."""
         facts = self.facts
         there = facts.found == facts.current and facts.ready >= facts.current
         return there and len(facts.members) >= facts.current
 
     @property
     def calm(self) -> bool:
-        """True if the group has been in one generation for a while, even if some workers have not joined yet."""
+        """True if the group has been in one generation for `SETTLE_S` seconds, even if some workers have not joined
+        yet."""
         observed, since = self.facts.observed, self.facts.stable_since
         return observed is not None and since is not None and observed.observed_at - since >= SETTLE_S
 
     @property
     def settled(self) -> bool:
-        """True if all workers have been in one generation for a while, and that generation began after the last step.
-        `calm` alone is not enough: an observation between the two rebalances of a cooperative assignor shows a Stable
-        group with the new members, which seems to have been Stable since before the step."""
+        """True if all workers have been in one generation for `SETTLE_S` seconds, and this generation began after the
+        last step. `calm` alone is not enough. A cooperative assignor needs two rebalances: an observation between them
+        shows a Stable group with the new members, as if the group had been Stable since before the step."""
         observed, since = self.facts.observed, self.facts.stable_since
         if observed is None or since is None or not self.complete or span(observed.samples) < SETTLE_S:
             return False
@@ -311,7 +319,7 @@ class _Policy:
         return limits.MIN_REPLICAS if bounded else limits.NO_LIMIT
 
     def limit_at(self, load: Load, count: int) -> str:
-        """Return the rule that limits a fleet to `count` workers, although that is too few to catch up."""
+        """Return the rule that limits a fleet to `count` workers, although this number is too small to catch up."""
         behind = load.behind()
         if behind and 2 * len(behind) <= len(load.dealing.owned) and all(map(load.is_alone, behind)):
             return limits.HOT_PARTITION
@@ -323,9 +331,9 @@ class _Policy:
 
     @property
     def memory(self) -> SizingState:
-        """The memory with the capacity, bound and levels of this decision."""
+        """The memory to store, with the capacity, bound and levels of this decision."""
         load, facts, memory = self.load, self.facts, self.facts.memory
-        if load is None:  # a new process does not know rates yet, and keeps the levels
+        if load is None:  # a new process that does not know rates yet keeps the levels
             return memory if facts.awaits_rates else memory.with_levels((), self.now)
         memory = memory.with_capacity(self.history.capacity(self.now), facts.revision, self.now)
         if memory.bound is not None and brake.is_lifted(memory.bound, load):

@@ -1,13 +1,14 @@
-"""Bounds of the number of workers at a given time: those of `spec.scaling`, and of the schedules that are in force.
+"""Bounds of the number of workers at a given time: the bounds of `spec.scaling` and of the schedules in force.
 
-Pure, except for the time zone data, which is read once for each zone.
+Pure, except that the data of each time zone is read once.
 
 Schedules handle daylight saving time like Debian's cron. A fixed time in the hour that the clock skips in spring starts
 at the end of that hour. A fixed time in the hour that repeats in autumn starts only once, in the first of the two
-hours. If the minutes or hours of an expression begin with an asterisk, its starts follow the elapsed time.
+hours. If the minute or hour field of an expression begins with an asterisk, its starts follow the elapsed time.
 
-Only cronsim's forward search is used, because its backward search loses the first of two repeated hours. So the last
-start before a time is found by bisection with forward searches. Evaluating twenty schedules for weekdays takes 12 ms.
+Only cronsim's forward search is used, because its backward search misses the first of two repeated hours. So the last
+start before a given time is found by bisection with forward searches. Evaluating twenty schedules for weekdays takes 12
+ms.
 
 Decision: docs/decisions/0055-schedules.md.
 """
@@ -24,14 +25,15 @@ from fleet_operator.planning.scaling.decision import MAX_REPLICAS, MIN_REPLICAS
 
 CRON_FIELDS: Final = 5
 PRECISION_S: Final = 30.0
-"""Width in seconds at which the bisection stops. It may exceed a second because all starts are at whole minutes."""
+"""Interval width in seconds at which the bisection stops. It may be more than a second, because all starts are at whole
+minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of the number of workers. `most` is never less than `least`; None for as many workers as are useful.
-    `until`: epoch seconds until which these bounds apply at least; None if they never change. `least_by`, `most_by`:
-    the name of the schedule that sets the bound; empty if `spec.scaling` itself sets it."""
+    """Bounds of the number of workers. `most` is never less than `least`; None without an upper bound. `until`: epoch
+    seconds; the bounds do not change before this time; None if they never change. `least_by`, `most_by`: the name of
+    the schedule that sets the bound; empty if `spec.scaling` itself sets it."""
 
     least: int
     most: int | None = None
@@ -40,14 +42,15 @@ class Bounds:
     most_by: str = ""
 
     def explain(self, limit: str, reason: str) -> str:
-        """Return the reason of a decision; if a schedule set its limit, the reason names the schedule."""
+        """Return the reason of a decision. If a schedule sets the limit, its name is added."""
         name = {MIN_REPLICAS: self.least_by, MAX_REPLICAS: self.most_by}.get(limit)
         return f"{reason}; the schedule {name} sets this bound" if name else reason
 
 
 def bounds_at(scaling: Scaling, now: float) -> Bounds:
-    """The largest minimum applies, and the smallest maximum of the schedules in force or, without one, the spec's. If
-    the minimum is larger, it is the maximum too. `find_refused` reports unreadable schedules; they are ignored here."""
+    """Return the bounds at `now`. The largest minimum applies. The smallest maximum of the schedules in force applies
+    or, if they set none, the spec's maximum. If the minimum exceeds the maximum, it is also used as the maximum.
+    Unreadable schedules are ignored here; `find_refused` reports them."""
     least, least_by = scaling.min_replicas, ""
     most, most_by = scaling.max_replicas, ""
     changes, replaced = [], False
@@ -75,7 +78,7 @@ def bounds_at(scaling: Scaling, now: float) -> Bounds:
 
 
 def find_refused(scaling: Scaling) -> str | None:
-    """Return the path of the first unreadable schedule with the reason; None if all schedules are readable."""
+    """Return the path of the first unreadable schedule, with the reason; None if all schedules are readable."""
     read = ((place, _read(schedule)) for place, schedule in enumerate(scaling.schedules))
     return next((f"{_path(place)}: {found}" for place, found in read if isinstance(found, str)), None)
 
@@ -85,10 +88,11 @@ def _path(place: int) -> str:
 
 
 def _read(schedule: ScalingSchedule) -> ZoneInfo | str:
-    """Return the time zone of a readable schedule, or a text with the error in its cron expression or time zone."""
+    """Return the time zone of a readable schedule, or else a message about the error in its cron expression or time
+    zone."""
     try:
         zone = ZoneInfo(schedule.time_zone)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory, or a path outside of the data
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory, or a path outside the time zone data
         return f"timeZone {schedule.time_zone!r} is not a time zone: use a name such as Europe/Berlin, or UTC"
     if len(schedule.cron.split()) != CRON_FIELDS:
         return f"cron {schedule.cron!r} needs five fields: minute, hour, day of month, month and day of week"
@@ -101,7 +105,8 @@ def _read(schedule: ScalingSchedule) -> ZoneInfo | str:
 
 
 def _phase(schedule: ScalingSchedule, zone: ZoneInfo, now: float) -> tuple[bool, float | None]:
-    """Return whether the schedule is in force at `now`, and until when that stays so; None if it never changes."""
+    """Return True if the schedule is in force at `now`, and the epoch seconds of the next change; None if there is no
+    change."""
     duration_s = float(schedule.duration_seconds)
     first = _start_after(schedule, zone, now - duration_s)
     if first is None or first > now:
@@ -119,13 +124,13 @@ def _start_after(schedule: ScalingSchedule, zone: ZoneInfo, at: float) -> float 
     """Return the first start after the time `at`; None if there is none within 50 years."""
     for start in CronSim(schedule.cron, datetime.fromtimestamp(at, zone)):
         begins = start.timestamp()
-        if begins > at:  # a search from inside the second of two repeated hours goes back to the first
+        if begins > at:  # a search that starts in the second of two repeated hours can return a start in the first
             return begins
     return None
 
 
 def _last_start(schedule: ScalingSchedule, zone: ZoneInfo, known: float, now: float) -> float:
-    """Return the last start up to `now`, found by bisection; `known` is any start up to `now`."""
+    """Return the last start at or before `now`, found by bisection. `known`: any start at or before `now`."""
     early, late = known, now
     while late - early > PRECISION_S:
         middle = (early + late) / 2

@@ -1,4 +1,4 @@
-"""States: the operator's memory of one object. They hold past decisions, which cannot be observed.
+"""States: the operator's memory of one object. A state records past decisions, because these cannot be observed.
 
 Decision: docs/decisions/0052-operator-states.md.
 """

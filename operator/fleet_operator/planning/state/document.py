@@ -1,8 +1,8 @@
 """States as versioned JSON documents. Pure.
 
 A state is a frozen dataclass whose fields are its sections, and each section is a frozen dataclass. Fields with their
-default value are left out. Fields that this version does not know are kept, because a newer operator may have written
-them, and may run again after a rollback.
+default value are left out. Fields that this version does not know are kept: a newer operator may have written them, and
+that operator may run again after this rollback.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 
 class UnreadableStateError(Exception):
-    """The document is from a newer version, or was edited. No decision may be made without its content."""
+    """The document is from a newer version, or was edited and is invalid. No decision may be made without its
+    content."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -31,15 +32,15 @@ class UnreadableStateError(Exception):
 
 
 def read_state(model: type[T], document: Mapping[str, Any], name: str) -> T:
-    """An empty document gives an empty state. `name`: the OperatorState's, for messages. Raises UnreadableStateError
-    for a document of a newer version, and for a document with invalid values."""
+    """Parse a document; an empty document gives an empty state. `name`: name of the OperatorState, for messages. Raises
+    UnreadableStateError if the document has a newer version or invalid values."""
     version = document.get(VERSION_KEY, VERSION)
     if not isinstance(version, int) or version > VERSION:
         raise UnreadableStateError(
             f"OperatorState {name} has version {version}, but this operator reads only versions up to {VERSION}: run "
             "the version of the operator that wrote it, or a newer version"
         )
-    kind: Any = model  # mypy does not accept a type as Hashable
+    kind: Any = model  # mypy does not accept a type as a Hashable argument
     try:
         found: T = _adapter(kind).validate_python(dict(document))
     except ValidationError as error:
@@ -60,7 +61,7 @@ def write_state(state: Any, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_unknown(state: Any, dumped: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """`dumped` with the fields of `before` that the dataclass does not have, also inside its sections."""
+    """Add to `dumped` the fields of `before` that the dataclass does not have, also inside its sections."""
     known = {field.name for field in fields(state)}
     merged = {key: value for key, value in before.items() if key not in known} | dumped
     for name in known:

@@ -11,7 +11,7 @@ from fleet_operator.planning.state.sizing import Count, SizingState, Time
 
 ImageSource = Literal["Spec", "Operator"]
 Image = Annotated[str, StringConstraints(max_length=1024)]
-"""Image named by a spec or by the operator's settings; it need not be a valid reference."""
+"""Image in a spec or in the operator's settings. The string need not be a valid image reference."""
 
 
 class Phase(StrEnum):
@@ -22,7 +22,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The last upgrade of a group: its image and the digest of its connection, each None if it did not change."""
+    """The last upgrade of a group: the new image and the digest of the new connection; each is None if the upgrade did
+    not change it."""
 
     phase: Phase
     image: str | None = None
@@ -31,9 +32,9 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeState:
-    """The upgrade section. `image`: the workers' image; None before the first plan. `source`: who chose the image.
-    `connection`: digest of the connection with which the wanted revision was planned. `last`: None before the first
-    upgrade."""
+    """The upgrade section. `image`: the workers' image; None before the first plan. `source`: `Spec` or `Operator`,
+    which set the image. `connection`: digest of the connection with which the wanted revision was planned. `last`: None
+    before the first upgrade."""
 
     image: Image | None = None
     source: ImageSource | None = None
@@ -51,10 +52,10 @@ class RevisionState(StrEnum):
 class RevisionVerdict:
     """The verdict on one revision.
 
-    - `since`: epoch seconds; when the revision became Good, or when its last failed check ended.
-    - `reason`, `message`: of the refusal, or of the last failed check.
-    - `request`: the group's `request_digest` at the refusal. A different digest means a new try.
-    - `check`: uid of the check pod whose result is recorded. `checked`: the revision has passed its check.
+    - `since`: epoch seconds at which the revision became Good, or at which its last failed check ended.
+    - `reason`, `message`: why the revision was refused, or why its last check failed.
+    - `request`: the group's `request_digest` at the refusal. If the digest changes, the revision is tried again.
+    - `check`: UID of the check pod whose result is recorded. `checked`: True if the revision has passed its check.
     """
 
     state: RevisionState = RevisionState.CANDIDATE
@@ -75,13 +76,14 @@ class FleetState:
 
     @property
     def was_good(self) -> bool:
-        """True if a revision became Good, which means that all its workers were available at some time."""
+        """True if any revision ever became Good, which means that all its workers were available at the same time."""
         return any(verdict.state is RevisionState.GOOD for verdict in self.verdicts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """The records of the failed topic with this id that were put back: those below end offsets whose sum is `to`."""
+    """Records that Redrives put back from the failed topic with this id: all records below a set of end offsets with
+    the sum `to`."""
 
     topic_id: str
     to: Annotated[int, Field(ge=0)]
@@ -91,9 +93,9 @@ class Redriven:
 class RetrySizing:
     """Numbers of retry workers. Times are epoch seconds.
 
-    - `count`: the last decided number; `changed_at`: when it changed.
-    - `shrunk_at`: when workers were last removed while records were due.
-    - `short`: a number that was found too small at the time `short_at`.
+    - `count`: the last decided number of workers; `changed_at`: the time of its last change.
+    - `shrunk_at`: the time at which workers were last removed while records were due.
+    - `short`: a number of workers that proved too small at the time `short_at`; 0 without one.
     - `most`: the last `spec.retry.worker.maxReplicas`, which stays in force while retries end.
     """
 
@@ -110,11 +112,13 @@ class RetriesState:
     """The retries section; the policies themselves are in the ConfigMap that the workers mount. Times are epoch
     seconds.
 
-    - `published_at`: when the policies that workers read last changed; None for a group that never had retries.
-    - `superseded`: when a published revision was replaced for new failures, keyed by its hash.
+    - `published_at`: the time of the last change of the policies that workers read; None for a group that never had
+      retries.
+    - `superseded`: the time from which new failures no longer follow a published revision, keyed by the revision's
+      hash.
     - `leaving`: delays whose topics are deleted once no record waits in them.
-    - `drained`: draining delays in whose topics no record waits, the longest drained first.
-    - `ending_since`: when the spec no longer requested retries.
+    - `drained`: draining delays whose topics have no waiting record, the longest drained first.
+    - `ending_since`: the time at which the spec stopped requesting retries; None while the spec requests them.
     """
 
     published_at: Time | None = None
@@ -131,10 +135,10 @@ class OffsetsState:
     """The offsets section: the expiry of an empty Kafka group's commits, and the start of the operator's memory of the
     group. Times are in epoch seconds.
 
-    - `kept_at`: when the operator last joined the empty group, which keeps its commits until `safe_until`; None for a
-      group with members, or without commits.
-    - `assignor`: last observed assignor of the group, which the operator must name when it joins.
-    - `began`: when this memory began; None while another object owns the Kafka group.
+    - `kept_at`: the time at which the operator last joined the empty group, so that its commits are kept until
+      `safe_until`. None for a group with members or without commits.
+    - `assignor`: the last observed assignor of the group. The operator must name this assignor when it joins the group.
+    - `began`: the time at which this memory began; None while another object owns the Kafka group.
     - `inherited`: True if the group already had commits, of unknown origin, when this memory began. None until the
       group has been observed since then.
     """
@@ -147,7 +151,7 @@ class OffsetsState:
 
     @property
     def is_unjudged(self) -> bool:
-        """True while runs wait for the first observation of the group since this memory began."""
+        """True until the group's first observation since this memory began; runs wait until then."""
         return self.began is not None and self.inherited is None
 
 
@@ -162,6 +166,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyState:
-    """The state of a RetryPolicy. `revision`: hash of its last usable content, whose ConfigMap is kept."""
+    """The state of a RetryPolicy. `revision`: hash of its last usable content. The ConfigMap with this content is
+    kept."""
 
     revision: str | None = None

@@ -1,9 +1,9 @@
-"""The operator's memory of runs. Each run has its progress in a state of its own. The ConsumerGroup's state lists the
-runs that were done.
+"""The operator's memory of runs. Each run's own state has its progress. The ConsumerGroup's state lists the runs that
+were carried out.
 
-A run's own state is deleted with its object, but the group's list outlives it. If a GitOps tool creates the object
-again, or a backup restores it, it is the same run if its kind, its name and its request are the same. If a run takes
-over the state of an earlier object of the same name, it counts as started at the time of the takeover.
+A run's own state is deleted with its object, but the group's list outlives it. A GitOps tool may create the object
+again, or somebody may restore it from a backup. It is the same run if kind, name and request are unchanged. A run that
+takes over the state of an earlier object with the same name counts as started at the time of the takeover.
 
 Decision: docs/decisions/0054-run-memory.md.
 """
@@ -19,18 +19,18 @@ from fleet_operator.api.v1alpha1.model import FINAL_PHASES, RunResource
 from fleet_operator.planning import times
 
 ENTRIES_MAX: Final = 50
-"""Maximum number of runs of one kind in a group's state; the oldest one without an object is forgotten first."""
+"""Maximum number of runs of one kind in a group's state. The oldest run without an object is forgotten first."""
 MESSAGE_CHARACTERS_MAX: Final = 256
 CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after", "retry"})
-"""Mutable fields in the specs of runs. They do not define what a run does."""
+"""Mutable fields in the specs of runs; they do not belong to what a run does (`digest_of`)."""
 RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]")
-"""Pattern of the beginning of a time. It does not match a date alone, or digits, because these may be a name."""
+"""Pattern of the start of an RFC 3339 time. A date alone, or digits alone, do not match, because they may be a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run's own state. `digest`: of what the run does (`digest_of`). `facts`: those that decide its next step.
-    `reason`, `message`: why the run ended."""
+    """A run's own state. `digest`: identifies what the run does (`digest_of`). `facts`: the facts that decide the run's
+    next step. `reason`, `message`: why the run ended."""
 
     digest: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run that was carried out, or whose effect can no longer be undone. `at`: when it ended, or when it was recorded
-    (RFC 3339). `retries`: as in RunState."""
+    """A run that was carried out, or whose effect can no longer be undone. `at`: the time (RFC 3339) at which the run
+    ended or was recorded. `retries`: as in RunState."""
 
     kind: str
     name: str
@@ -72,7 +72,8 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsState:
-    """The section of a group's state that the reconcilers of its runs write; the oldest entry is first."""
+    """The runs section of a group's state, written by the reconcilers of the group's runs. The oldest entry is
+    first."""
 
     runs: tuple[RunEntry, ...] = ()
 
@@ -81,13 +82,14 @@ class RunsState:
         return next((each for each in self.runs if each.is_of(wanted)), None)
 
     def is_full(self, run: RunResource, lives: Callable[[RunEntry], bool]) -> bool:
-        """True if an entry for this run would replace that of a run whose object still exists (see `with_entry`)."""
+        """True if an entry for this run would replace the entry of a run whose object still exists (see `with_entry`).
+        `lives`: True for an entry whose object exists."""
         wanted = entry_of(run)
         others = [each for each in self.runs if each.kind == wanted.kind and not each.is_of(wanted)]
         return len(others) >= ENTRIES_MAX and all(map(lives, others))
 
     def with_entry(self, entry: RunEntry, lives: Callable[[RunEntry], bool]) -> "RunsState":
-        """Add an entry. Of more than `ENTRIES_MAX`, those without an object (not `lives`) are dropped first, because an
+        """Add an entry. Beyond `ENTRIES_MAX`, entries without an object (not `lives`) are dropped first, because an
         existing run has its own state."""
         others = [each for each in self.runs if not each.is_of(entry)]
         same = [each for each in others if each.kind == entry.kind]
@@ -100,14 +102,15 @@ def entry_of(run: RunResource, *, phase: str = "") -> RunEntry:
 
 
 def digest_of(run: RunResource) -> str:
-    """A digest of what a run does. It is the same for specs that the CRD's immutability rule considers equal."""
+    """Return a digest of what a run does. Specs that the CRD's immutability rule considers equal have the same
+    digest."""
     content = _canonical(run.spec.model_dump(mode="json", exclude=set(CHANGEABLE), exclude_defaults=True))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _canonical(value: Any) -> Any:
-    """Normalize a value as CEL compares it: lists of the types `set` and `map` are equal in any order, and times are
-    instants. The order of a list has no meaning in any spec."""
+    """Normalize a value according to CEL's equality: lists of the types `set` and `map` are equal in any order, and
+    times are compared as instants. List order has no meaning in the spec of any run."""
     if isinstance(value, Mapping):
         return {name: _canonical(each) for name, each in value.items()}
     if isinstance(value, list):

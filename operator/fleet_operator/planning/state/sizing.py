@@ -8,17 +8,21 @@ from pydantic import Field
 
 HOUR_S: Final = 3600.0
 STEPS_MAX: Final = 100
-"""Maximum number of stored steps. An hour has fewer, as each includes worker starts and a settling time."""
+"""Maximum number of stored steps. Fewer steps fit in an hour, because each step includes worker starts and a settling
+time."""
 RATE_LEAST: Final = 1e-6
 RATE_MOST: Final = 1e9
-"""Bounds of a stored capacity, in records per second. It comes from the reports of workers, which may run any image."""
+"""Bounds of a stored capacity, in records per second. The reports of workers, which may run any image, may contain any
+value."""
 CAPACITY_DRIFT: Final = 0.1
-"""Share by which a measured capacity must differ to replace the stored one, because each change is a write."""
+"""Share by which a measured capacity must differ from the stored capacity to replace it; this avoids frequent
+writes."""
 
 TRIES_MAX: Final = 1000
-"""Tries beyond this number are not counted, because the pause before the next try reaches its maximum after a few."""
+"""Maximum of `Bound.tries`. Further tries need not be counted, because the pause between tries reaches its maximum
+after a few."""
 LEVEL_YOUNG_S: Final = 60.0
-"""Minimum age in seconds of a level that is stored."""
+"""Minimum age in seconds for a level to be stored."""
 RECORD_S: Final = 60.0
 """Minimum seconds between two writes of `known_at`."""
 UNWATCHED_S: Final = 180.0
@@ -31,7 +35,8 @@ Rate = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """The last scale-up. `commits`: records per second committed before it; if 0, its effect cannot be judged."""
+    """The last scale-up. `commits`: records committed per second before the scale-up; if 0, its effect cannot be
+    judged."""
 
     before: Count
     after: Count
@@ -52,7 +57,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A scaling step of a running group. `cost`: the share of the group whose work the step interrupted."""
+    """A scaling step of a running group. `cost`: the share of the group's partitions whose processing the step
+    interrupted."""
 
     at: Time
     cost: Annotated[float, Field(ge=0.0, le=1.0)]
@@ -60,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A number of workers, and the time since which it has been enough."""
+    """A number of workers, and the time since which this number has been enough."""
 
     count: Count
     since: Time
@@ -81,12 +87,12 @@ class SizingState:
 
     - `count`: last number of workers computed by load-based scaling. It is kept during a suspension, when the
       StatefulSet has no workers, and after `spec.scaling` is removed, until somebody edits `spec.replicas`.
-    - `replicas`: the last `spec.replicas`, or the number used instead of it, in force while the field is absent.
+    - `replicas`: the last `spec.replicas`, or the number used in its place. It applies while the field is absent.
     - `steps`: the steps of a running group in the hour before the last step.
     - `growth`: the last scale-up, until its effect is judged or another step is made.
     - `levels`: for a fleet that is larger than necessary, the numbers of workers that have been enough, ascending. Each
-      larger number has been enough for longer. `known_at`: when the levels were last known.
-    - `probed`: the last step was made to measure a worker's capacity.
+      larger number has been enough for longer. `known_at`: the time at which the levels were last known.
+    - `probed`: True if the last step was made to measure a worker's capacity.
     """
 
     count: Count | None = None
@@ -100,13 +106,15 @@ class SizingState:
     probed: bool = False
 
     def after_step(self, count: int, now: float, *, cost: float) -> "SizingState":
-        """The state after a step that is not a scale-up. A step that interrupts nothing is not stored."""
+        """Return the state after a step to `count` workers, without a scale-up to judge. A step that interrupts no
+        partition is not stored."""
         step = (Step(at=round(now, 1), cost=round(cost, 3)),) if cost > 0.0 else ()
         recent = (*self.steps_within_hour(now), *step)[-STEPS_MAX:]
         return replace(self, count=count, steps=recent, growth=None, probed=False)
 
     def with_capacity(self, rate: float | None, revision: str | None, now: float) -> "SizingState":
-        """The state with the last measured capacity. During a rollout, `revision` is None and no capacity is stored."""
+        """Return the state with the last measured capacity. During a rollout, `revision` is None and no capacity is
+        stored."""
         kept = self.capacity
         if rate is None or revision is None:
             return self
@@ -116,8 +124,9 @@ class SizingState:
         return replace(self, capacity=Capacity(rate=round(rate, 6), revision=revision, at=round(now, 1)), probed=False)
 
     def with_levels(self, levels: Sequence[Level], now: float) -> "SizingState":
-        """The state with the levels for the next process. An obsolete level is removed at once, so that no fleet
-        shrinks because of it. To save writes, a young level is left out, because it may soon be obsolete."""
+        """Return the state with the levels for the next process. An obsolete level is removed immediately, so that no
+        fleet shrinks because of it. A level younger than `LEVEL_YOUNG_S` is left out to save writes, because it may
+        soon be obsolete."""
         kept = tuple(each for each in levels if each in self.levels or now - each.since >= LEVEL_YOUNG_S)
         if not kept:
             return replace(self, levels=(), known_at=None)
@@ -125,7 +134,8 @@ class SizingState:
         return replace(self, levels=kept, known_at=self.known_at if fresh else round(now, 1))
 
     def levels_at(self, now: float) -> tuple[Level, ...]:
-        """The levels that an earlier process stored; none if they were last known too long ago."""
+        """Return the levels that an earlier process stored; empty if they were last known more than `UNWATCHED_S`
+        ago."""
         known = self.known_at is not None and 0.0 <= now - self.known_at <= UNWATCHED_S
         return self.levels if known else ()
 
@@ -133,5 +143,6 @@ class SizingState:
         return tuple(step for step in self.steps if 0.0 <= now - step.at < HOUR_S)
 
     def bound_at(self, now: float) -> int | None:
-        """The bound in force. One that lasts over an hour is ignored: a leader with a fast clock must have set it."""
+        """Return the bound in force, or None. A bound that lasts over an hour is ignored, because a leader with a fast
+        clock must have set it."""
         return self.bound.count if self.bound is not None and 0.0 < self.bound.until - now <= HOUR_S else None

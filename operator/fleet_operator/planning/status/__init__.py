@@ -1,1 +1,1 @@
-"""Projections of facts into the statuses of custom resources."""
+"""Builds the statuses of custom resources from facts."""

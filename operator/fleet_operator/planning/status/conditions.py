@@ -1,7 +1,6 @@
-"""Conditions of a ConsumerGroup, one function for each type. All types are present from the first reconcile on.
-
-A condition describes the present. While facts are missing, it is Unknown, with a reason. No function here measures
-time.
+"""Conditions of a ConsumerGroup, one function for each type. The status has all types from the first reconcile on. A
+condition describes the present state. While facts are missing, its status is Unknown, with a reason. No function in
+this module measures time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,8 @@ from fleet_operator.planning.status.scaling import scaling_active, scaling_limit
 def project_conditions(
     facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], stuck: Sequence[Any] | None
 ) -> list[Condition]:
-    """All conditions, in their fixed order. `stuck`: the status's stuck partitions; None if no worker ever answered."""
+    """Return all conditions, in their fixed order. `stuck`: the stuck partitions in the status; None if no worker ever
+    answered."""
     observed = facts.observed_group
     roster = sort_members(facts.group, observed.members, facts.workers, facts.pods) if observed else None
     problem, kept = find_problem(facts), _retries_kept(facts)
@@ -60,9 +60,9 @@ def _ready(
     facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], roster: Roster | None, problem: Problem | None
 ) -> Condition:
     """True if the newest revision runs, all wanted workers are ready, none of them reports a configuration error, and
-    the Kafka group has been Stable with all of them. Once True, the condition stays True through rebalances. Only
-    missing workers, a newer revision, a refusal or a configuration error make it False. `Serving` then shows whether
-    the last good revision handles records."""
+    the Kafka group has been Stable with all of them. Once True, the condition stays True during rebalances. Missing
+    workers, a newer revision, a refusal, a configuration error, a suspension or an OffsetReset make it False. `Serving`
+    then shows if the last good revision handles records."""
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
@@ -113,7 +113,7 @@ def _cluster_reachable(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _not_observed(facts: ConsumerGroupFacts, kind: str) -> Condition:
-    """The condition `kind` as Unknown, with the reason why nothing could be observed."""
+    """Return the condition `kind` as Unknown, with the reason why the cluster or the group could not be observed."""
     observation = facts.observation
     if isinstance(facts.cluster, Problem):
         message = "the KafkaCluster cannot be used, so nothing can be observed: see ClusterReachable"
@@ -148,7 +148,8 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]], reset: str) -> Condition:
-    """The condition LagKnown for an unknown lag. Of several reasons, it has the one that a person has to resolve."""
+    """Return the condition LagKnown for an unknown lag. If there are several reasons, those that a user must resolve
+    come first."""
     beyond = [key for key in unknown if key in observed.beyond_end]
     silent = [key for key in unknown if key not in observed.end_offsets]
     reason, keys = c.NOT_COMMITTED_YET, list(unknown)
@@ -207,10 +208,11 @@ def _paused(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
-    """True if records are stuck. Unknown while a worker fails or no worker answers: a stuck record may be the cause."""
+    """True if records are stuck. Unknown while a worker fails or no worker answers, because a stuck record may be the
+    cause."""
     if stuck:
         named = [f"{entry['topic']}-{entry['partition']}:{entry['offset']}" for entry in stuck]
-        first = stuck[0]  # the oldest
+        first = stuck[0]  # the oldest entry
         oldest = f"the oldest in pod {first['pod']} since {first['since']}"
         message = f"records that workers cannot complete: {name_some(named)}; {oldest}"
         # Entries from workers of an older version have no reason.
@@ -231,7 +233,8 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
 def _degraded(
     facts: ConsumerGroupFacts, problem: Problem | None, stuck_condition: Condition, kept: Condition
 ) -> Condition:
-    """True if a person should act, even if the fleet works. The message names the revision that keeps running."""
+    """True if a user should act, even if the fleet works. The message about a refused revision names the revision that
+    keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     runs = facts.fleet is not None and facts.rollout.target is not None and facts.scale.replicas > 0
     stays = f"; revision {facts.rollout.target} keeps running" if runs else ""
@@ -281,7 +284,7 @@ def _topics_ready(facts: ConsumerGroupFacts) -> Condition:
             c.TOPICS_READY, "False", c.TOPICS_CHANGING, f"topics are being changed: {name_some(list(changing))}"
         )
     if facts.retry is not None:
-        message = "the source, output, retry and failed topics are as wanted"
+        message = "the source, output, retry and failed topics exist with the wanted settings"
         return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, message)
     return Condition(c.TOPICS_READY, "True", c.TOPICS_EXIST, "the source, output and failed topics exist")
 
@@ -293,7 +296,7 @@ def _group_shared(facts: ConsumerGroupFacts, roster: Roster | None) -> Condition
         named = name_some([member.instance_id or member.client_id or member.member_id for member in roster.foreign])
         message = (
             f"members of other programs are in the Kafka group: {named}; they take a share of its partitions, and the "
-            "operator never removes them: if this is not intended, give one side another group id"
+            "operator never removes them: if this is not intended, use another group id for them or for the fleet"
         )
         return Condition(c.GROUP_SHARED, "True", c.FOREIGN_MEMBERS, message)
     message = "all members of the Kafka group are workers of this fleet"
@@ -316,7 +319,8 @@ def _retries_kept(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
-    """True if a new group would get another worker image, another connection, or differently rendered pods."""
+    """True if a new group would now get another worker image or connection, or if another version of the operator
+    rendered the pods."""
     image, upgrade, wait = facts.image, facts.upgrade, facts.slot.wait
     differs = image.source == "Operator" and image.name != image.default
     stays = f"workers stay at image {image.name} (status.image); the operator's worker image is now {image.default}"

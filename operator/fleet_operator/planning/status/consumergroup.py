@@ -1,8 +1,6 @@
-"""Status of a ConsumerGroup, projected from facts.
-
-Equal facts and an equal previous status give an equal status. The status has times of events, never ages, and lag in
-buckets. Fields that could not be observed keep their last values, `state` becomes Unknown, and conditions have the
-reason.
+"""Status of a ConsumerGroup, built from facts. Equal facts and an equal previous status give an equal status. The
+status has times of events instead of ages, and lag rounded to buckets. Fields that could not be observed keep their
+last values, `state` becomes Unknown, and conditions have the reason.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +31,7 @@ from fleet_operator.planning.status.transitions import project_transitions, sinc
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
-"""The CRD's limits: the number of entries, and the characters of a reason and of a message."""
+"""The CRD's limits: the number of entries, and the length of a reason and of a message in characters."""
 
 MIRRORED: Final = (
     "assignor",
@@ -79,7 +77,8 @@ def project_consumergroup_status(facts: ConsumerGroupFacts, previous: Mapping[st
 def invalid_spec_status(
     metadata: Mapping[str, Any], problem: Problem, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Build the status of an object with an unreadable spec: the previous status, with the reason in its conditions."""
+    """Build the status of an object with an unreadable spec: the previous status, with new conditions that have the
+    reason."""
     unknown = [
         Condition(kind, "Unknown", problem.reason, "the spec cannot be read: see Ready")
         for kind in conditions.CONSUMER_GROUP_CONDITIONS
@@ -100,7 +99,7 @@ def invalid_spec_status(
 def _state(
     observed: GroupObservation | None, transitions: Sequence[Mapping[str, Any]], previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """The state of the Kafka group, and the time of the transition to it, which may be long before now."""
+    """Return the state of the Kafka group, and the time at which the group entered this state, possibly long ago."""
     state = observed.state if observed else UNKNOWN_STATE
     shown = previous.get("stateSince") if previous.get("state") == state else None
     began = since(transitions, state) or shown or times.to_text(observed.observed_at if observed else now)
@@ -151,10 +150,11 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
 
 
 def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
-    """The newest generation that a worker reports; the one in the previous status if no worker reports one."""
+    """Return the newest generation that a worker reports; if no worker reports one, the generation in the previous
+    status."""
     members = {member.member_id for member in observed.members}
     reported = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
-    # A recreated group counts from zero, so the newest report may be lower than the previous generation.
+    # The generations of a recreated group start again, so the newest report may be lower than the previous generation.
     return max(reported, default=previous.get("generation"))
 
 
@@ -179,8 +179,8 @@ _place: Final = itemgetter("topic", "partition", "offset", "pod")
 
 
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Records that workers report, and records whose handling killed a worker's process. Workers that do not answer
-    keep their earlier entries. None if no worker has ever answered."""
+    """Return the stuck records that workers report, and the records whose handling killed a worker's process. The
+    earlier entries of workers that do not answer are kept. None if no worker has ever answered."""
     asked = {worker.pod for worker in facts.workers}
     every = facts.all_pods
     deadly = _deadly(every, previous)
@@ -202,13 +202,14 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
         for worker in facts.workers
         for stuck in worker.stuck
     ]
-    # Each record has one entry, from the best source: a dead process, else a report, else an earlier report.
+    # Each record has one entry, from the best source: a process that died, else a new report, else an earlier report.
     found = {_place(e): e for e in (*kept, *reported, *deadly)}
     return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
 
 
 def _deadly(pods: Iterable[PodFacts], previous: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entries of records that were being processed when a container died. `since`: time of the first known death."""
+    """Return entries of records that were being processed when a container died. `since`: time of the first known
+    death."""
     before = {_place(e): e["since"] for e in previous.get("stuckPartitions") or ()}
     found = []
     for pod in pods:
@@ -238,7 +239,8 @@ def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str
 def _with_observed_at(
     status: dict[str, Any], previous: Mapping[str, Any], observed: GroupObservation | None
 ) -> dict[str, Any]:
-    """Add `observedAt`, the time of the shown observation. It changes only together with another field."""
+    """Add `observedAt`, the time of the observation in the status. The field changes only together with another
+    field."""
     before = previous.get("observedAt")
     unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
     if observed is None or (unchanged and before):

@@ -1,4 +1,4 @@
-"""Input of a ConsumerGroup's status."""
+"""The facts from which a ConsumerGroup's status is built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,12 +28,13 @@ class ConsumerGroupFacts:
 
     - `cluster`: a Problem if the KafkaCluster does not exist or is unusable.
     - `rollout`, `scale`, `image`: the decisions of this reconcile.
-    - `revision`: hash of the wanted revision; None while none can be planned.
+    - `revision`: hash of the wanted revision; None while no revision can be planned.
     - `kept`: True if another version of the operator rendered the wanted revision.
-    - `slot`: the changes from outside the spec that are rolled out to the fleet now, or the reason why they wait.
-    - `connection`: digest of the wanted revision's connection; None while none can be planned.
+    - `slot`: the changes of the operator or the KafkaCluster that are rolled out to the fleet now, or the reason why
+      they wait.
+    - `connection`: digest of the wanted revision's connection; None while no revision can be planned.
     - `parts`: the StatefulSet and the pods of each part; `workers`: the reports of the workers that answered.
-    - `refusal`: the API server's refusal of a child; None without one.
+    - `refusal`: the API server's refusal of a child object; None without a refusal.
     - `topic_problem`: the reason why a managed topic cannot be used, or cannot be changed as wanted; None without one.
     """
 
@@ -63,7 +64,7 @@ class ConsumerGroupFacts:
 
     @property
     def observed_group(self) -> GroupObservation | None:
-        """The observation of the Kafka group; None if it failed. The last values then stay in the status."""
+        """The observation of the Kafka group; None if the observation failed. The status then keeps the last values."""
         return self.view.observed
 
     @property
@@ -84,13 +85,13 @@ class ConsumerGroupFacts:
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
-        """Pods of workers with an open breaker. As long as there are any, lag does not show the load, and a partition
-        without progress does not count as stuck."""
+        """Names of the pods with an open breaker. While any breaker is open, lag does not show the load, and a
+        partition without progress does not count as stuck."""
         return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
 
     @property
     def retries_kept(self) -> Kept:
-        """The verdict on records in retry topics, with the time until which retention deletes none of them."""
+        """The content of the condition RetriesKept, and the time until which retention deletes no waiting record."""
         retry = self.observed_group.retry if self.observed_group is not None else None
         return NOTHING_WAITS if retry is None else judge(self.group, retry, self.topic_problem)
 

@@ -1,9 +1,10 @@
-"""Status of a KafkaCluster, projected from an observation. Equal inputs give an equal status.
+"""Status of a KafkaCluster, built from an observation. Equal inputs give an equal status.
 
-A broker is crowded if it coordinates more than `CROWD_LEAST` groups and more than `CROWD_FACTOR` times its share, which
-is the mean number of groups per live broker. Kafka spreads groups evenly by a hash of their names, so the cause is that
-the leaders of `__consumer_offsets` are spread unevenly. A crowded broker stays crowded until it is below `CALM_FACTOR`
-times its share, so that a single group that comes and goes changes nothing.
+A broker is crowded if it coordinates more than `CROWD_LEAST` groups and more than `CROWD_FACTOR` times its share. A
+broker's share is the mean number of groups per live broker. Kafka distributes groups evenly by a hash of their names,
+so the cause is an uneven distribution of the leaders of `__consumer_offsets`. A crowded broker counts as crowded until
+it has at most `CALM_FACTOR` times its share. So the status does not change each time a single group is added or
+removed.
 
 Decision: docs/decisions/0044-offsets-topic.md.
 """
@@ -24,7 +25,7 @@ from fleet_operator.planning.problem import Problem, name_some
 
 COORDINATORS_MAX: Final = 100
 KEPT: Final = ("brokerCount", "metadataVersion", "groupCount", "offsetsTopic")
-"""Fields that keep their last values while they cannot be observed."""
+"""Fields of the status that keep their last values while the cluster cannot be observed."""
 
 
 def project_kafkacluster_status(
@@ -35,8 +36,9 @@ def project_kafkacluster_status(
     *,
     refusal: Problem | None = None,
 ) -> dict[str, Any]:
-    """Build the whole status. `observation`: None before the first one. `cluster`: with the `identity` already updated
-    from the observation. `refusal`: the failure of the last attempt to create or change `__consumer_offsets`."""
+    """Build the whole status. `observation`: None before the first observation. `cluster`: its `identity` is already
+    updated from the observation. `refusal`: why the last attempt to create or change `__consumer_offsets` failed, or
+    None."""
     observation = last_known(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
     changed = find_changed_id(cluster, observation)
     ours = observation if changed is None and observation is not None and observation.reachable else None
@@ -124,7 +126,8 @@ CALM_FACTOR: Final = 1.5
 
 
 def find_crowded(observation: ClusterObservation, before: frozenset[int]) -> frozenset[int]:
-    """The crowded brokers; while the numbers of groups are unknown, the live ones that were crowded `before`."""
+    """Return the ids of the crowded brokers. While the numbers of groups are unknown, return the live brokers that were
+    crowded `before`."""
     brokers = {broker.id for broker in observation.brokers}
     if observation.group_count is None or not brokers:
         return before & brokers
@@ -171,7 +174,7 @@ def _coordinators_available(observation: ClusterObservation | None) -> Condition
 
 
 def _coordinators_balanced(observation: ClusterObservation | None, crowded: frozenset[int]) -> Condition:
-    """False while a broker is crowded (see the module). The messages have no numbers that change often."""
+    """False while a broker is crowded (see the module). The message has no numbers that change often."""
     kind = c.COORDINATORS_BALANCED
     if observation is None:
         return _not_observed(kind)

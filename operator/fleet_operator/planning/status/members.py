@@ -20,9 +20,9 @@ TOPICS_MAX: Final = 20
 TOPIC_CHARACTERS_MAX: Final = 249
 TEXT_CHARACTERS_MAX: Final = 1024
 ID_CHARACTERS_MAX: Final = 512
-"""The CRD's limits. The API server would refuse the whole status if a string from a member were longer."""
+"""The CRD's limits. The API server would reject the whole status if a string from a member were longer."""
 ID_TAIL_CHARACTERS: Final = 40
-"""Characters at the end of an id that are always shown, because the end of a member id makes it unique."""
+"""Number of characters at the end of an id that are always kept, because the end of a member id makes the id unique."""
 
 STABLE: Final = "Stable"
 
@@ -41,8 +41,9 @@ def sort_members(
     workers: Sequence[observation.WorkerObservation],
     pods: Sequence[PodFacts],
 ) -> Roster:
-    """Sort members into our own and foreign ones. Our own are static members with an instance id of this ConsumerGroup,
-    and dynamic members whose member id a worker reports or whose client id is the name of a pod."""
+    """Separate the members of this fleet from foreign members. A static member is of this fleet if its instance id
+    belongs to this ConsumerGroup. A dynamic member is of this fleet if a worker reports its member id, or if its client
+    id is the name of a pod."""
     metadata = group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claimed = {worker.member_id for worker in workers if worker.member_id}
@@ -61,7 +62,8 @@ def sort_members(
 def member_entries(
     facts: ConsumerGroupFacts, observed: observation.GroupObservation, previous: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Build at most `MEMBERS_MAX` entries, our own members first, sorted by pod. `memberCount` counts all members."""
+    """Build at most `MEMBERS_MAX` entries: first this fleet's members, sorted by pod, then foreign members. The field
+    `memberCount` counts all members."""
     pod_of = _pod_finder(facts)
     last = {entry.get("instanceId") or entry.get("id"): entry for entry in previous}
     roster = sort_members(facts.group, observed.members, facts.workers, facts.pods)
@@ -87,13 +89,15 @@ def member_entries(
 
 
 def namer(facts: ConsumerGroupFacts) -> Callable[[observation.MemberName], str]:
-    """Return a function that names members: our own by their pod, foreign ones by their instance id or member id."""
+    """Return a function that names members: this fleet's members by pod, foreign members by instance id or member
+    id."""
     pod_of = _pod_finder(facts)
     return lambda member: pod_of(member) or shorten_id(member.instance_id or member.member_id)
 
 
 def shorten_id(text: str) -> str:
-    """Shorten an id to the status's limit: its start and its end remain. Kafka clients may choose ids of any length."""
+    """Shorten an id to the limit of the status, keeping its start and its end. Kafka clients may choose ids of any
+    length."""
     if len(text) <= ID_CHARACTERS_MAX:
         return text
     return f"{text[: ID_CHARACTERS_MAX - ID_TAIL_CHARACTERS - 1]}…{text[-ID_TAIL_CHARACTERS:]}"
@@ -101,7 +105,8 @@ def shorten_id(text: str) -> str:
 
 def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
     """List the partitions of each topic as ranges such as `0-3,7`. Ranges that do not fit are left out, because a
-    hundred members with assignments of any size must fit into one status. `partitionCount` counts all partitions."""
+    hundred members with assignments of any size must fit into one status. The field `partitionCount` counts all
+    partitions."""
     entries, room = [], TEXT_CHARACTERS_MAX
     for topic, numbers in sorted(partitions.items()):
         ranges = _ranges(numbers, room - len(topic))
@@ -112,9 +117,9 @@ def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
 
 
 def _ranges(numbers: Iterable[int], room: int) -> str:
-    """Ranges of the numbers in ascending order, at most `room` characters."""
+    """Return ascending ranges of the numbers, in at most `room` characters; ranges that do not fit are left out."""
     text = ""
-    possible = sorted({number for number in numbers if number >= 0})  # a member may claim anything
+    possible = sorted({number for number in numbers if number >= 0})  # a foreign member may report any number
     for _, run in groupby(enumerate(possible), key=lambda pair: pair[1] - pair[0]):
         members = [number for _, number in run]
         part = str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}"
@@ -126,7 +131,8 @@ def _ranges(numbers: Iterable[int], room: int) -> str:
 
 
 def _pod_finder(facts: ConsumerGroupFacts) -> Callable[[observation.MemberObservation | observation.MemberName], str]:
-    """Return a function that finds a member's pod by report, ordinal or client id; a foreign member's pod is empty."""
+    """Return a function that finds the name of a member's pod by report, ordinal or client id; empty for a foreign
+    member."""
     metadata = facts.group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claims = {worker.member_id: worker.pod for worker in facts.workers if worker.member_id}

@@ -1,4 +1,4 @@
-"""Conditions that report a problem, as metrics show them."""
+"""Finds the conditions that report a problem; metrics show them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
@@ -7,13 +7,14 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.offsets.expiry import INTENDED
 
 GROUP_PROBLEMS: Final = frozenset({c.DEGRADED, c.STALLED, c.STUCK, c.GROUP_SHARED, c.OFFSETS_KEPT, c.RETRIES_KEPT})
-"""Conditions of a ConsumerGroup. Those that change with its KafkaCluster would be thousands of series in an outage."""
+"""Conditions of a ConsumerGroup. Conditions that follow the KafkaCluster would add a series for each group in an outage."""
 CLUSTER_PROBLEMS: Final = frozenset({c.READY, c.OFFSETS_TOPIC_SIZED, c.COORDINATORS_AVAILABLE, c.COORDINATORS_BALANCED})
 """Conditions of a KafkaCluster."""
 
 
 def find_problems(conditions: Sequence[Mapping[str, Any]], types: Collection[str]) -> list[tuple[str, str]]:
-    """Type and reason of each condition of these types that reports a problem which nobody intended."""
+    """Return the type and reason of each condition of these types that reports a problem. Reasons that a user intended
+    are left out."""
     return [
         (condition["type"], condition["reason"])
         for condition in conditions

@@ -1,7 +1,6 @@
-"""Root causes, in the order in which a person should fix them.
-
-The checks are in a chain, and each returns a problem of one kind or None. `Ready` shows the first problem if the fleet
-does not work; `Degraded` shows it in any case.
+"""Root causes, in the order in which a user should fix them. The checks run in the order of `CHAIN`, and each returns
+one kind of problem or None. The condition `Ready` shows the first problem if the fleet does not work; `Degraded` also
+shows it if the fleet works.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,15 +30,15 @@ FAILING_REASONS: Final = frozenset(
         "Unschedulable",
     }
 )
-"""Waiting reasons of the kubelet and the scheduler that do not resolve themselves."""
+"""Waiting reasons of the kubelet and the scheduler that do not go away without a change."""
 
 DEPLOYMENT_REASONS: Final = frozenset({conditions.OUTPUT_NOT_LISTED, conditions.HANDLER_MISCONFIGURED})
 """Reasons that workers report for errors in the configuration, not in a record."""
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 REBALANCE_LONG_S: Final = 120.0
-"""Seconds after which a rebalance is reported. A longer rebalance may be normal, because it waits for the slowest
-handler, and members have `consumer.maxPollIntervalSeconds`, five minutes by default, to join."""
+"""Seconds after which a rebalance is reported as a problem. A longer rebalance may be normal: it waits for the slowest
+handler, and members may take `consumer.maxPollIntervalSeconds`, by default five minutes, to join."""
 
 
 def find_problem(facts: ConsumerGroupFacts) -> Problem | None:
@@ -48,15 +47,16 @@ def find_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem if the spec cannot become a revision. Without a revision, later checks mean nothing."""
+    """Return the problem that prevents a revision from being planned. Without a revision, the later checks mean
+    nothing."""
     cause = facts.rollout.cause if facts.rollout.phase is RolloutPhase.HELD else None
     if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
-        return facts.topic_problem or cause  # if the brokers refuse the topics, their message says more
+        return facts.topic_problem or cause  # if the brokers refused the topics, their message has more detail
     return cause
 
 
 def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem if the Kafka cluster does not answer. It also explains the workers' errors."""
+    """Return the problem if the Kafka cluster does not answer. This problem also explains errors of the workers."""
     observation = facts.observation
     if observation is None or observation.reachable:
         return None
@@ -64,12 +64,13 @@ def _cluster(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _revision(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem if the wanted revision failed its check."""
+    """Return the problem if the wanted revision failed its check or was refused."""
     return None if _is_late(facts) or facts.rollout.phase is RolloutPhase.HELD else facts.rollout.cause
 
 
 def _late(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem if the wanted revision did not become ready, and neither pods nor workers report a reason."""
+    """Return the problem if the wanted revision did not become ready in time. Its place in `CHAIN` is after the pods'
+    and workers' own problems."""
     return facts.rollout.cause if _is_late(facts) and facts.rollout.phase is not RolloutPhase.HELD else None
 
 
@@ -79,7 +80,7 @@ def _is_late(facts: ConsumerGroupFacts) -> bool:
 
 
 def find_failure(pods: Iterable[PodFacts], reason: str = conditions.WORKERS_FAILING) -> Problem | None:
-    """The problem of the first pod that cannot run, or whose container died recently."""
+    """Return the problem of the first pod that cannot run or whose container died recently; None without such a pod."""
     for pod in pods:
         if not pod.deleting and pod.reason in FAILING_REASONS:
             return Problem(reason, f"pod {pod.name}: {pod.reason}: {pod.message}")
@@ -97,7 +98,8 @@ def _policy(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _unread(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem of records that wait after retries ended: another tool or a cut-off worker may have written them."""
+    """Return the problem of records that wait although retries have ended. Another tool, or a worker on a disconnected
+    node, may have written them."""
     observed = facts.observed_group
     waiting = observed.retry.waiting if observed is not None and observed.retry is not None else None
     if facts.retry is None or not facts.retry.ended or not waiting:
@@ -114,7 +116,7 @@ def _schedule(facts: ConsumerGroupFacts) -> Problem | None:
     refused = find_refused(scaling) if scaling is not None else None
     if refused is None:
         return None
-    return Problem(conditions.SCHEDULE_REFUSED, f"{refused}; until it is corrected, the fleet is sized without it")
+    return Problem(conditions.SCHEDULE_REFUSED, f"{refused}; until it is corrected, scaling ignores this schedule")
 
 
 def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
@@ -126,7 +128,7 @@ def _offset_reset(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def needs_revisit(facts: ConsumerGroupFacts) -> bool:
-    """True if time alone may begin or end a problem, so the group must be reconciled soon without an event."""
+    """True if a problem may begin or end without an event, so the group must be reconciled again soon."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if worker_problem(facts) is not None or find_failure(facts.all_pods) is not None:
@@ -138,7 +140,8 @@ def needs_revisit(facts: ConsumerGroupFacts) -> bool:
 
 
 def needs_reports(facts: ConsumerGroupFacts) -> bool:
-    """True if workers must be asked often: waiting records could get stuck unnoticed, or a report shows a problem."""
+    """True if the operator must poll the workers often: a waiting record could get stuck unnoticed, or a report shows a
+    problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if needs_revisit(facts):
@@ -153,7 +156,8 @@ def needs_reports(facts: ConsumerGroupFacts) -> bool:
 
 
 def deployment_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """A configuration error that a worker reports, or None. The affected records wait until the error is fixed."""
+    """Return a configuration error that a worker reports, or None. The affected records wait until the error is
+    fixed."""
     for worker in sorted(facts.workers, key=lambda worker: worker.pod):
         for stuck in worker.stuck:
             if stuck.reason in DEPLOYMENT_REASONS:
@@ -184,8 +188,8 @@ def worker_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem if a rebalance takes long. Until it ends, some or all partitions are not read. The duration is
-    measured between observations of this process, so a new process starts from zero."""
+    """Return the problem if a rebalance takes long. Until the rebalance ends, some or all partitions are not read. The
+    duration is measured between observations of this process, so a new process measures from zero."""
     observed = facts.observed_group
     if observed is None or observed.state not in REBALANCING:
         return None
@@ -206,7 +210,8 @@ def _rebalance(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _transaction(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem of a hanging transaction: until it ends, consumers with read_committed wait, and their lag is 0."""
+    """Return the problem of a hanging transaction. Until the transaction ends, consumers with read_committed wait, and
+    their lag is 0."""
     hanging = facts.observed_group.hanging if facts.observed_group is not None else {}
     if not hanging:
         return None
@@ -226,7 +231,7 @@ def _transaction(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
-    """The first known problem with a topic, or None. A topic that has not been observed yet is no problem."""
+    """Return the first known problem with a topic, or None. A topic that has not been observed yet is not a problem."""
     if facts.observation is None or not facts.observation.reachable:
         return None
     missing = missing_topics(facts.group, facts.view)
@@ -241,7 +246,7 @@ def topics_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _spec,
-    lambda facts: facts.refusal,  # quota, admission, a template that the API server cannot accept
+    lambda facts: facts.refusal,  # exceeded quota, admission webhook, or a template that the API server rejects
     _cluster,
     topics_problem,
     _revision,
@@ -252,7 +257,7 @@ CHAIN: Final[tuple[Callable[[ConsumerGroupFacts], Problem | None], ...]] = (
     _rebalance,
     _transaction,
     _policy,
-    # No record is lost, but waiting records are not retried.
+    # If retry workers fail, no record is lost, but waiting records are not retried.
     lambda facts: find_failure(facts.retry_pods, conditions.RETRY_WORKERS_FAILING),
     _schedule,
     _offset_reset,

@@ -1,17 +1,17 @@
 """`status.retry` of a ConsumerGroup, and the status of a RetryPolicy.
 
-Counts are rounded to the same buckets as lag, and a time is replaced only once it is clearly wrong. Otherwise the
-status of a group in which a record becomes due every second would be written every second.
+Counts are rounded to the same buckets as lag, and a time in the status is replaced only if it is clearly wrong.
+Otherwise, for a group in which a record becomes due every second, the status would be written every second.
 
-`failedReasons`: workers count since their process started, and only workers that answer are included. So the status
-shows a lower bound that does not fall when workers restart or do not answer. It is reset when the failed topic is known
-to be empty. The kinds of failures that running workers report come first, so that old kinds never hide new kinds.
+`failedReasons`: the counts of workers that answer; each worker counts since its process started. So the status shows a
+lower bound, which does not decrease when workers restart or do not answer. The counts are reset when the failed topic
+is known to be empty. The kinds of failures that workers report now come first, so that old kinds never hide new kinds.
 
 `failed` excludes records that Redrives put back, which the failed topic keeps until retention deletes them. The number
 of records that were not put back is at most the sum of the topic's end offsets minus the largest `redrivenTo`. A
 `redrivenTo` applies only to the topic with the same id, and only to observations after the end of the run: an earlier
-sum of end offsets lacks failures that the run has seen. If the operator died after it created the Job and before it
-wrote the status, the run has no `failedTopicId`, and `failed` still includes its records.
+sum of end offsets does not include all failures that the run has seen. If the operator died between creating the Job
+and writing the status, the run has no `failedTopicId`, and `failed` still includes its records.
 
 Decision: docs/decisions/0030-failed-after-redrives.md.
 """
@@ -31,14 +31,14 @@ from fleet_operator.planning.retry.intent import PolicyRevision, RetryIntent
 from fleet_operator.planning.state.group import Redriven
 
 TIME_STEP_S: Final = 1.0
-"""Resolution of times in statuses, in seconds. They are rounded down."""
+"""Resolution of times in statuses, in seconds; times are rounded down."""
 
 
 def find_redriven(
     redrives: Iterable[Mapping[str, Any]], seen_at: float, topic_id: str | None, known: Redriven | None
 ) -> Redriven | None:
-    """The largest `redrivenTo` for the topic with this id; None if there is none. `redrives`: statuses of Redrives; a
-    Redrive counts only if it ended before the observation at `seen_at`. `known`: the previous result."""
+    """Return the largest `redrivenTo` for the topic with this id, or None. `redrives`: statuses of Redrives; a Redrive
+    counts only if it ended before the observation at `seen_at`. `known`: the previous result."""
     ended = (_read(status) for status in redrives if _had_ended(status, seen_at))
     for_topic = [each for each in (*ended, known) if each is not None and each.topic_id == topic_id]
     return max(for_topic, key=lambda each: each.to, default=None)
@@ -49,7 +49,8 @@ def redriven_of(known: Redriven | None, topic_id: str | None) -> Redriven | None
 
 
 def is_recorded(redrive: Mapping[str, Any], known: Redriven | None, topic_id: str | None) -> bool:
-    """True if nothing is lost when an ended Redrive is deleted with its status. `known`: from its group's state."""
+    """True if an ended Redrive can be deleted with its status without losing its result. `known`: the result stored in
+    the group's state."""
     found = _read(redrive) if redrive.get("phase") == "Succeeded" else None
     if found is None or (topic_id is not None and topic_id != found.topic_id):
         return True
@@ -58,7 +59,7 @@ def is_recorded(redrive: Mapping[str, Any], known: Redriven | None, topic_id: st
 
 
 def count_failures(seen: GroupObservation, redriven: Redriven | None) -> int | None:
-    """The number of records in the failed topic that were not put back; None while unknown."""
+    """Return the number of records in the failed topic that were not put back; None while unknown."""
     records, end = seen.failed_records, seen.failed_end
     # End offsets only grow. An end below `redriven.to` means that the brokers lost records, and that new records will
     # reuse their offsets.
@@ -73,7 +74,7 @@ def _had_ended(status: Mapping[str, Any], seen_at: float) -> bool:
 
 
 def _read(redrive: Mapping[str, Any]) -> Redriven | None:
-    """The result of a Redrive; None if its status, which people may edit, is unreadable."""
+    """Return the result of a Redrive; None if its status, which users may edit, is unreadable."""
     topic_id, to = redrive.get("failedTopicId"), redrive.get("redrivenTo")
     if not isinstance(topic_id, str) or not isinstance(to, int) or isinstance(to, bool) or to < 0:
         return None
@@ -81,10 +82,12 @@ def _read(redrive: Mapping[str, Any]) -> Redriven | None:
 
 
 OVERDUE_SECONDS_MIN: Final = 5.0
-"""Seconds for which a record must have been due before it is shown as late. Until then it counts as being processed."""
+"""Seconds for which a record must have been due before the status shows it as late. Until then, the record counts as
+being processed."""
 SOONER_SECONDS_MAX: Final = 5.0
 LATER_SECONDS_MAX: Final = 60.0
-"""A shown time is kept while the exact time is at most these numbers of seconds sooner or later."""
+"""A time in the status is kept while the exact time is at most this many seconds earlier (`SOONER_SECONDS_MAX`) or
+later (`LATER_SECONDS_MAX`)."""
 REVISION_CHARACTERS_MAX: Final = 63
 
 
@@ -116,7 +119,8 @@ def retry_status(
 
 
 def revision_text(intent: RetryIntent) -> str:
-    """The policy revision for new failures, as in record headers; only the hash if the policy's name is too long."""
+    """Return the policy revision for new failures, as in record headers; only the hash if the policy's name is too
+    long."""
     text = f"{intent.policy}@{intent.current}"
     return text if len(text) <= REVISION_CHARACTERS_MAX else str(intent.current)
 
@@ -142,7 +146,8 @@ def _counted(seen: RetryObservation, previous: Mapping[str, Any]) -> dict[str, A
 
 
 def _calm(at: float, shown: str | None, *, later: float) -> str:
-    """Return the time to show: the shown time, unless the exact time is clearly sooner or much later."""
+    """Return the time for the status: the time already `shown`, unless the exact time `at` is clearly earlier or more
+    than `later` seconds later."""
     before = times.from_text(shown) if shown else None
     if before is not None and -SOONER_SECONDS_MAX <= at - before <= later:
         return str(shown)
@@ -150,18 +155,18 @@ def _calm(at: float, shown: str | None, *, later: float) -> str:
 
 
 PARTITIONS_MAX: Final = 5000
-"""Maximum number of partitions of a topic for which `expiredTo` has room."""
+"""Maximum number of partitions of a topic that `expiredTo` can list."""
 EXPIRED_MAX: Final = 2**63 - 1
-"""The largest number that a status can hold. A worker's report may contain any number."""
+"""The largest count that a status can hold (int64). A worker's report may contain any number."""
 
 
 def _expired(
     seen: RetryObservation | None, workers: Iterable[WorkerObservation], previous: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Build `expired`, the number of records that retention deleted while they waited, and `expiredTo`, the offset in
-    each partition up to which they are counted. So no record counts twice, even if both brokers and workers report it.
-    The brokers show a gap until workers commit past it. Workers report the gaps that they met. The offsets of a deleted
-    topic are dropped."""
+    """Build `expired` and `expiredTo`. `expired`: the number of records that retention deleted while they waited.
+    `expiredTo`: for each partition, the offset up to which deleted records are counted. So no record counts twice, even
+    if the brokers and a worker both report it. The brokers show a gap of deleted records until workers commit past the
+    gap. Workers report the gaps that they met. The offsets of a deleted topic are dropped."""
     if seen is None:
         return {}
     known = {name: topic for name, topic in seen.topics.items() if topic.error != conditions.TOPIC_NOT_FOUND}
@@ -190,17 +195,17 @@ Kind = tuple[str, str]
 def failed_reasons(
     workers: Iterable[WorkerObservation], failed: int | None, previous: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """`failed`: the number of records in the failed topic, None while unknown."""
+    """Build `failedReasons`. `failed`: the number of records in the failed topic, None while unknown."""
     if failed == 0:
         return []
     reported: Counter[Kind] = Counter()
     for worker in workers:
         reported.update({kind: count for kind, count in worker.failed.items() if count > 0})
     before = {_kind(entry): read_count(entry, "records") for entry in previous}
-    # A shown count never falls, because workers count from zero after a restart. It has no hysteresis, because
-    # hysteresis could keep a shown kind one step below a kind that is not shown.
+    # A count in the status never decreases, because workers count from zero after a restart. Counts have no hysteresis,
+    # because hysteresis could keep a listed kind one step below a kind that is not listed.
     shown = {kind: max(lag_bucket(count), before.get(kind, 0)) for kind, count in reported.items()}
-    # Sort by the shown counts. If sorted by exact counts, equally frequent kinds would keep changing places.
+    # Sort by the rounded counts. Sorted by exact counts, equally frequent kinds would keep changing places.
     first = sorted(shown, key=lambda kind: (-shown[kind], kind))[:SHOWN_MAX]
     rest = sorted((kind for kind in before if kind not in shown), key=lambda kind: (-before[kind], kind))
     shown |= {kind: before[kind] for kind in rest}
@@ -223,7 +228,7 @@ POLICY_KEPT: Final = ("revision", "delaysText", "attempts", "totalText")
 def project_retrypolicy_status(
     outcome: PolicyRevision | Problem, *, generation: int, groups: int, previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Build the whole status. An unusable policy shows its last usable content."""
+    """Build the whole status of a RetryPolicy. The status of an unusable policy shows the last usable content."""
     if isinstance(outcome, PolicyRevision):
         attempts, total = len(outcome.sequence), times.duration_text(outcome.total_seconds)
         shown: dict[str, Any] = {

@@ -21,15 +21,17 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 SPEC_MISTAKES: Final = frozenset(
     {c.SPEC_INVALID, c.SPEC_TOO_LARGE, c.TEMPLATE_REFUSED, c.TOPIC_PATTERN_REFUSED, c.HANDLER_CONTAINER_NOT_FOUND}
 )
-"""Problems that only a change of the spec can resolve. All other problems may end on their own."""
+"""Reasons of problems that only a change of the spec can resolve. All other problems may go away without such a
+change."""
 
 
 BEING_MADE: Final = frozenset({c.NOT_YET_OBSERVED, c.TOPIC_NOT_CREATED, c.CHECKING_REVISION, c.ROLLING_OUT})
-"""Reasons of the condition Ready while a fleet is being created and has no worker yet."""
+"""Reasons of the condition Ready while a fleet is being created and has no ready worker yet."""
 
 
 def is_being_made(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """True if both statuses show a fleet that is being created and has no ready worker: another status follows soon."""
+    """True if both statuses show a fleet that is being created and has no ready worker; another status then follows
+    soon."""
     if before.get("observedGeneration") != after.get("observedGeneration"):
         return False
     ready = [c.find_condition(status.get("conditions") or (), c.READY) or {} for status in (before, after)]
@@ -77,7 +79,7 @@ def serving(facts: ConsumerGroupFacts) -> Condition:
 
 
 def stalled(facts: ConsumerGroupFacts) -> Condition:
-    """True if the newest revision is refused, so that waiting does not make it run."""
+    """True if the newest revision is refused. It does not start to run without a change or a new try."""
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.STALLED, "True", c.REFUSED, refusal.message)
@@ -85,7 +87,8 @@ def stalled(facts: ConsumerGroupFacts) -> Condition:
 
 
 def refused(facts: ConsumerGroupFacts) -> Problem | None:
-    """The refusal of the newest revision by its check, by its pods, or by the API server; None if it is not refused."""
+    """Return the refusal of the newest revision by its check, its pods or the API server; None if the revision is not
+    refused."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     if phase is RolloutPhase.HELD and cause is not None and cause.reason in SPEC_MISTAKES:
         return cause
@@ -105,9 +108,9 @@ def refused(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def advanced_upgrade(facts: ConsumerGroupFacts) -> Upgrade | None:
-    """The last upgrade, with the phase that follows from the rollout of its revision."""
+    """Return the last upgrade, with its phase updated from the rollout of its revision."""
     if facts.upgrade is None or facts.slot.begins:
-        return facts.upgrade  # if an upgrade starts now, all facts are still about the previous revision
+        return facts.upgrade  # if an upgrade starts now, all facts still describe the previous revision
     return advance(
         facts.upgrade,
         settled=progressing(facts).reason == c.COMPLETE,
@@ -121,7 +124,7 @@ def updated_replicas(facts: ConsumerGroupFacts) -> int:
 
 
 def find_wait(facts: ConsumerGroupFacts) -> Problem | None:
-    """The problem outside the revision that delays its rollout; None without one."""
+    """Return the problem that delays the rollout of the newest revision; None without such a problem."""
     if facts.group.paused and facts.rollout.phase is not RolloutPhase.HELD:
         message = "the operator changes nothing while annotation consumerfleet.io/paused is set: remove it to continue"
         return Problem(c.PAUSED_BY_ANNOTATION, message)

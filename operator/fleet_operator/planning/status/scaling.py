@@ -1,7 +1,7 @@
 """`status.scaling` and the conditions of scaling: the last decision, with its inputs.
 
-Rates change constantly. So the entry is written again only when the decision changes, or when a number changes by a
-factor of two. A fleet whose size stays the same then causes no writes.
+Rates change constantly. So the entry is written only when the decision changes, or when a number changes by a factor of
+two. While a fleet's size and load are steady, no writes occur.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,12 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
 DRIFT: Final = 0.5
-"""Share of the larger value by which a number must change to be written: 0.5 is a factor of two. Metrics are exact."""
+"""A number is written again only if it differs by at least this share of the larger value; 0.5 is a factor of two.
+Metrics are exact."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
 EXACT: Final = ("proposedReplicas", "decision")
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
-"""Values of `status.limit` for a fleet whose number of workers does not follow the load."""
+"""Values of `status.limit` while the number of workers does not follow the load."""
 REMEDIES: Final = {
     limits.PARTITIONS: "no more workers can own a partition: add partitions, or make the handler faster",
     limits.MAX_REPLICAS: "raise maxReplicas in spec.scaling, or in the schedule in force, for more workers",
@@ -42,7 +43,7 @@ def scaling_status(facts: ConsumerGroupFacts, previous: Mapping[str, Any], now: 
         return {"scaling": dict(before)} if before else {}
     shown = entry_of(decision)
     if decision.load_unknown and before:
-        # The entry keeps its last known numbers and their time.
+        # The entry keeps its last known numbers and their time `at`.
         return {"scaling": {**before, "decision": shown["decision"], "reason": shown["reason"]}}
     step = _last_step(decision, before, previous, now)
     kept = {key: value for key, value in before.items() if key != "lastStep"}
@@ -69,7 +70,8 @@ def entry_of(decision: ScaleDecision) -> dict[str, Any]:
 def _last_step(
     decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
 ) -> Mapping[str, Any] | None:
-    """The last change of the number of workers, with its own reason: the next decision replaces the entry's reason."""
+    """Return the last change of the number of workers, with its reason. The entry's own reason is replaced by the next
+    decision."""
     known: Mapping[str, Any] | None = before.get("lastStep")
     target = previous.get("targetReplicas")
     if target is None or target == decision.replicas or decision.current in (None, decision.replicas):
@@ -87,7 +89,7 @@ def _is_near(before: str | int | None, now: str | int | None) -> bool:
 
 
 def _stored_number(text: str | int | None) -> float | None:
-    """A number in a stored status, which people may edit; None if no decision can have written it."""
+    """Parse a number in a stored status, which users may edit; None if the operator cannot have written this value."""
     try:
         number = float(text) if text is not None else -1.0
     except ValueError:
@@ -105,7 +107,7 @@ def scaling_active(facts: ConsumerGroupFacts) -> Condition:
         return Condition(c.SCALING_ACTIVE, "False", c.FIXED_REPLICAS, message)
     if decision.inputs is None:
         reason = decision.limit if decision.limit != limits.NO_LIMIT else c.SUSPENDED
-        return Condition(c.SCALING_ACTIVE, "False", reason, "no workers may run now, whatever the load")
+        return Condition(c.SCALING_ACTIVE, "False", reason, "no workers may run now, independent of the load")
     if scaling.paused:
         message = (
             f"spec.scaling.paused is true: the fleet keeps its {decision.replicas} workers until spec.replicas is "

@@ -1,12 +1,13 @@
 """`status.transitions`: the last changes of a Kafka group's state, with the cause of each.
 
-The observer's history is merged into the status, which keeps the entries when the operator restarts. The new state and
-the time identify an entry. So no entry is added twice, and a new process continues the existing entries.
+The observer's history is merged into the status, so the entries survive a restart of the operator. An entry is
+identified by its new state and its time. So no entry is added twice, and a new process continues the existing entries.
 
-Causes come from three sources. Some transitions have only one possible cause in the protocol. If members joined or
-left, the cause is deduced from that. Workers report their own causes, with the generations that they left and joined.
-An entry has the generation that it completed, counted from the last known generation, so that no clocks are compared.
-An unobserved rebalance is inferred only from a missing generation, and only from reports older than the observation.
+Causes have three sources. Some transitions have only one possible cause in the protocol. If members joined or left, the
+cause is deduced from these changes. Workers report the causes of their own rejoins, with the generations that they left
+and joined. An entry has the generation that its rebalance completed. Generations are counted from the last known one,
+so clocks are not compared. An unobserved rebalance is inferred only from a missing generation, and only from reports
+older than the observation.
 
 Decision: docs/decisions/0047-state-history.md.
 """
@@ -27,24 +28,24 @@ from fleet_operator.planning.problem import NAMED_MAX, name_some
 from fleet_operator.planning.status.members import STABLE
 
 TRANSITIONS_MAX: Final = 10
-"""The CRD's limit of entries."""
+"""Maximum number of entries, as in the CRD."""
 REPORT_SECONDS: Final = 300.0
-"""Seconds after which no worker is expected to report more about a transition. To determine a generation, the operator
-needs an observation and an older report, and on a busy machine either may be minutes late."""
+"""Seconds after a transition for which workers are asked about it. To determine a generation, the operator needs an
+observation and an older report, and on a busy machine both may be minutes late."""
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
 EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 BEGINNINGS: Final = frozenset({STABLE, EMPTY, DEAD})
-"""States between rebalances."""
+"""States of a group outside of rebalances."""
 
 BY_PROTOCOL: Final = {
     (PREPARING, COMPLETING): "all members have joined",
     (COMPLETING, STABLE): "the leader has assigned the partitions",
     (PREPARING, EMPTY): "no member is left",
 }
-"""Causes of the transitions that can have only one cause, keyed by the old and the new state."""
+"""Causes of transitions with only one possible cause, keyed by the old and the new state."""
 BY_OUTCOME: Final = {
     PREPARING: "a member joined again",
     COMPLETING: "all members have joined",
@@ -63,7 +64,7 @@ NameOf = Callable[[MemberName], str]
 def project_transitions(
     previous: Mapping[str, Any], observed: GroupObservation, workers: Sequence[WorkerObservation], name_of: NameOf
 ) -> list[Entry]:
-    """The entries, oldest first. `workers` are the reports of the main workers."""
+    """Return the entries, the oldest first. `workers`: the reports of the main workers."""
     entries = [dict(entry) for entry in previous.get("transitions") or ()]
     entries = _merge(entries, observed.transitions, name_of)
     entries = _number(entries, observed, workers)
@@ -72,7 +73,7 @@ def project_transitions(
 
 
 def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
-    """The time at which the group entered `state`; None if the entries do not show it."""
+    """Return the time at which the group entered `state`; None if the newest entry has another state."""
     if not entries or entries[-1]["to"] != state:
         return None
     at = times.from_text(entries[-1]["at"])
@@ -80,8 +81,8 @@ def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
 
 
 def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Sequence[WorkerObservation], now: float) -> bool:
-    """True if a worker may still report the generation that the group has reached, so that the workers must be asked
-    even if the group is idle. This includes workers whose last answer is older than their join."""
+    """True if a worker may still report the generation that the group has reached. The workers must then be asked even
+    if the group is idle. This includes workers that have not answered since they joined."""
     if not entries or entries[-1]["to"] != STABLE or "generation" in entries[-1]:
         return False
     at = times.from_text(entries[-1]["at"])
@@ -110,7 +111,7 @@ def _entry(seen: GroupTransition, before: str, name_of: NameOf) -> Entry:
 
 
 def _deduce(seen: GroupTransition, before: str, name_of: NameOf) -> tuple[str, bool]:
-    """The cause that the observation shows, and True if that cause is only deduced."""
+    """Return the cause of a transition, and True if the cause is only deduced."""
     if seen.before == UNKNOWN_STATE:
         return (FIRST, False) if before == UNKNOWN_STATE else (UNSEEN, True)
     moves = ((seen.joined, seen.joined_count, "joined"), (seen.left, seen.left_count, "left"))
@@ -128,9 +129,9 @@ def _deduce(seen: GroupTransition, before: str, name_of: NameOf) -> tuple[str, b
 
 
 def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[WorkerObservation]) -> list[Entry]:
-    """Give entries that reached Stable their generation, and add an entry for a rebalance that no observation shows.
-    Generations are counted from the newest one in an entry. Reports newer than the observation prove nothing, because
-    the next observation may show their rebalance."""
+    """Set the generation of entries that reached Stable, and add an entry for a rebalance that no observation shows.
+    Generations are counted from the newest generation in an entry. Reports newer than the observation are ignored,
+    because the next observation may show their rebalance."""
     if observed.state != STABLE or not entries or entries[-1]["to"] != STABLE:
         return entries
     members = {member.member_id for member in observed.members}
@@ -145,8 +146,8 @@ def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[
     base = max((place for place, entry in enumerate(entries) if "generation" in entry), default=-1)
     unnumbered = [entry for entry in entries[base + 1 :] if entry["to"] == STABLE]
     if base < 0 or any(entry["to"] in (EMPTY, DEAD) for entry in entries[base + 1 :]):
-        # Counting from an earlier generation is impossible, because a recreated group starts at 1. So only a report
-        # that is newer than the entry counts.
+        # There is no earlier generation to count from, because a recreated group starts at 1. So only reports that are
+        # newer than the entry count.
         at = times.from_text(unnumbered[-1]["at"]) if unnumbered else None
         fresh = [worker.generation for worker in known if at is not None and worker.heard_at >= at]
         if fresh:
@@ -164,7 +165,7 @@ def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[
 
 
 def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> None:
-    """Replace deduced causes with reported ones. A cause belongs to the entry that started the rebalance."""
+    """Replace deduced causes with reported causes. A reported cause belongs to the entry that started the rebalance."""
     began, before = 0, -1
     for place, entry in enumerate(entries):
         generation = entry.get("generation")
@@ -177,10 +178,10 @@ def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> No
 
 
 def _causes(workers: Iterable[WorkerObservation], before: int, generation: int | None) -> list[str]:
-    """Causes that workers report for a rebalance from generation `before` to `generation`: the worker joined a
-    generation above `before` and at most `generation`, or left one that is at least `before` and below `generation`. If
-    `generation` is None, the next generation is not complete. Then the causes are those of workers that have left
-    `before`, or have no earlier generation, and have not joined another one."""
+    """Return the causes that workers report for the rebalance from generation `before` to `generation`. They are of
+    workers that joined a generation above `before` and up to `generation`, or left a generation from `before` to below
+    `generation`. If `generation` is None, the rebalance is not complete. Then the causes are of workers that left
+    `before`, or had no earlier generation, and have not joined a new generation."""
 
     def fits(joined: int, left: int) -> bool:
         if generation is None:
@@ -196,7 +197,8 @@ def _causes(workers: Iterable[WorkerObservation], before: int, generation: int |
 
 
 def _report(entry: Entry, causes: Iterable[str]) -> None:
-    """Record reported causes. They stay if later reports lack them, because a worker that is gone reports nothing."""
+    """Record reported causes. They are kept even if later reports lack them, because a worker that was removed reports
+    nothing."""
     reported = sorted(set(causes))
     if not reported:
         return

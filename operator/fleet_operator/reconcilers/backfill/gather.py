@@ -1,7 +1,7 @@
 """Gathers everything that a Backfill's reconcile needs: from caches, or live before an irreversible step.
 
-The application and the ledger are not watched, so they are always read live. Applications must not be watched because
-their CRD may be installed or removed at any time, and the loss of one watched kind would end all watches.
+The SparkApplication and the ledger are not watched, so they are always read live. SparkApplications must not be
+watched: their CRD may be installed or removed at any time, and the loss of one watched kind would end all watches.
 """
 
 import logging
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The settings and sources of the first attempt, which later attempts use again."""
+    """The settings and handler sources of the first attempt, which later attempts reuse."""
 
     config: Mapping[str, Any]
     files: SourceFiles
@@ -53,8 +53,8 @@ class Frozen:
 async def read_handlers(
     context: Context, backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, image: str
 ) -> Handlers | Problem:
-    """Read the handler of the good revision that runs; if none runs, the handler of the group's spec. For a comparison,
-    also read the candidate's source. Returns the problem if a source is missing. Raises KubeError."""
+    """Read the handler of the good revision that the workers run or, without one, the handler of the group's spec. For
+    a comparison, also read the candidate's source. Returns a Problem if a source is missing. Raises KubeError."""
     handlers = await _serving(context, group, cluster, image) or await _of_spec(context.store, group, cluster, image)
     compare = backfill.spec.compare
     reference = compare.config_map_ref if compare is not None else None
@@ -115,7 +115,7 @@ async def _of_spec(store: Store, group: ConsumerGroup, cluster: KafkaCluster, im
 
 
 async def read_frozen(store: Store, owner: JsonObject, backfill: Backfill) -> Frozen | Problem:
-    """Read the settings and sources of the first attempt for a later attempt. Raises KubeError."""
+    """Read the settings and handler sources that the first attempt used, for a later attempt. Raises KubeError."""
     name = backfill.metadata.name
     found = await read_live(store, owner, CONFIG_MAP, naming.backfill_settings(name))
     config = read_object((found or {}).get("data", {}).get(BACKFILL_FILE))
@@ -145,8 +145,8 @@ def _lost(name: str) -> Problem:
 
 ANSWER_SECONDS: Final = 60.0
 UNKNOWN_MAX: Final = 3
-"""Number of consecutive answers without the topic after which the topic counts as missing, because some brokers learn
-of a new topic later than others."""
+"""Number of consecutive responses without the topic after which the topic counts as missing. One response is not
+enough, because some brokers learn of a new topic later than others."""
 
 
 @dataclass(slots=True)
@@ -181,11 +181,12 @@ class RangeRead:
 
 @dataclass(slots=True)
 class Memory:
-    """Data that this process has about a Backfill, until its end. Times are monotonic seconds.
+    """Data that this process keeps in memory about a Backfill until the Backfill ends. Times are monotonic seconds.
 
     - `ended`: the attempt whose end is in the status, and the time when this process first saw that end.
     - `control`: the last instructions for the driver, written at `control_written_at`.
-    - `at_least`: number of offsets that the ledger or the status has shown as done; None while neither has.
+    - `at_least`: number of offsets that are done according to the ledger or the status; None while neither shows a
+      number.
     """
 
     watched: Watched = NEVER_WATCHED
@@ -206,7 +207,8 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """The facts about a Backfill, and their source objects. `handlers` is set only before the first attempt."""
+    """The facts about a Backfill, and the objects from which they were read. `handlers` is set only before the first
+    attempt."""
 
     body: JsonObject
     facts: BackfillFacts
@@ -264,7 +266,7 @@ class Gatherer:
         return await self._with_needs(found)
 
     def ask_range(self, session: RunSession[Memory], found: Gathered) -> None:
-        """Start to resolve the range in the background. The Backfill must have no obstacle."""
+        """Start to resolve the range in the background. Call this only for a Backfill without an obstacle."""
         backfill, group, seen = found.facts.backfill, found.referenced.group, found.referenced.seen
         assert group is not None, "no range is read without a ConsumerGroup"
         assert seen is not None, "no range is read before the Kafka cluster was observed"
@@ -298,7 +300,7 @@ class Gatherer:
     async def _children(
         self, body: JsonObject, backfill: Backfill, *, live: bool
     ) -> tuple[JsonObject | None, JsonObject | None, tuple[SparkPod, ...]]:
-        """Read the newest application, the ledger, and the pods of all attempts."""
+        """Read the newest SparkApplication, the ledger, and the pods of all attempts."""
         (namespace, name), store = key_of(body), self._context.store
         application = ledger = None
         if backfill.attempts:
@@ -336,8 +338,8 @@ class Gatherer:
         return replace(found, facts=facts, handlers=handlers)
 
     async def _missing_spark(self, body: JsonObject) -> Problem | None:
-        """The reason why no application can be created, or None. The API server is asked each time, because the CRD may
-        be installed or removed."""
+        """The reason why no SparkApplication can be created, or None. Each call asks the API server, because the CRD
+        may be installed or removed at any time."""
         namespace, name = key_of(body)
         kind = SPARK_APPLICATION
         try:
@@ -354,8 +356,8 @@ class Gatherer:
 
 
 def _known_least(backfill: Backfill) -> int | None:
-    """The number of offsets that are already done according to the status; None if it has no such number. The status of
-    an ended Backfill lacks this number, so a retry uses `offsetsCovered`."""
+    """The number of offsets that are already done according to the status; None if the status does not show it. The
+    status of an ended Backfill lacks this number, so a retry uses `offsetsCovered`."""
     found = backfill.status.get(parsing.AT_LEAST)
     if found is None and backfill.is_reopened:
         found = backfill.status.get("offsetsCovered") or None

@@ -1,6 +1,5 @@
-"""Reconciles Backfills: decides, renders the children, projects the status, and writes instructions for the drivers.
-
-`reconcilers.run` has the reconcile that all runs share.
+"""Reconciles Backfills: decides, renders the children, computes the status, and writes instructions for the drivers.
+The reconcile loop that all kinds of runs share is in `reconcilers.run`.
 """
 
 import logging
@@ -104,7 +103,7 @@ class Backfills(RunKind[Backfill, BackfillStep, Memory]):
         found = await self._gatherer.read(session.memory, body, run.played, live=live)
         decision = decide(found.facts)
         if not run.attempts and (decision.resolved is not None or decision.attempt is not None):
-            # The status may have been lost, so check for earlier attempts.
+            # The status may have been lost, so search for earlier attempts.
             found = replace(found, facts=replace(found.facts, kept=await self._kept(body, run)))
             decision = decide(found.facts)
         frozen: Frozen | None = None
@@ -124,7 +123,8 @@ class Backfills(RunKind[Backfill, BackfillStep, Memory]):
         )
 
     async def _kept(self, body: JsonObject, backfill: Backfill) -> Kept | None:
-        """Find, with live reads, traces of attempts that the status does not show, or None. Raises KubeError."""
+        """Read live what earlier attempts have left that the status does not show; None without such attempts. Raises
+        KubeError."""
         store, name = self._context.store, backfill.metadata.name
         settings = await read_live(store, body, CONFIG_MAP, naming.backfill_settings(name))
         ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
@@ -165,7 +165,7 @@ class Backfills(RunKind[Backfill, BackfillStep, Memory]):
         return project_backfill_status(step.found.facts, step.decision, now)
 
     async def settle(self, session: RunSession[Memory], body: JsonObject, run: Backfill) -> float:
-        """Delete an application that still runs after its Backfill has ended; the end is already recorded."""
+        """Delete a SparkApplication that still runs after its Backfill's end, which is already recorded."""
         if session.settled or not run.attempts:
             return 0.0
         name = naming.backfill_application(session.key[1], run.attempts)
@@ -181,7 +181,7 @@ def _control_for(found: Gathered) -> Control:
     if before is not None and before.guard is not None:
         paused = before.guard.pause
     else:
-        # A new process does not know the last instructions. The ledger shows whether they paused the driver.
+        # A new process does not know the last instructions. The ledger shows if they paused the driver.
         ledger = facts.progress.ledger if isinstance(facts.progress, Progress) else None
         paused = ledger is not None and ledger.throttled_by == "Guard"
     if group is None or seen is None:

@@ -21,10 +21,11 @@ from fleet_operator.runtime.events import Event
 
 
 async def adopt(context: Context, body: JsonObject) -> bool:
-    """Take over the fleet of a former ConsumerGroup of this name, if an annotation of the object asks for it.
+    """Take over the fleet of a former ConsumerGroup of this name, if the object has the annotation that requests an
+    adoption.
 
     Returns True if objects were taken over; the ConsumerGroup must then be reconciled again. Raises KubeError. A
-    repeated call is safe, because a former fleet is found by its StatefulSets, and they change owner last.
+    repeated call is safe, because a former fleet is found by its StatefulSets, whose owner is changed last.
     """
     if not asks_to_adopt(body) or not _sees_unowned(context, body):
         return False
@@ -45,7 +46,7 @@ async def adopt(context: Context, body: JsonObject) -> bool:
 
 
 def _sees_unowned(context: Context, body: JsonObject) -> bool:
-    """True if the caches have a StatefulSet or ConfigMap with the group's label that the group does not own."""
+    """True if the caches have a StatefulSet or ConfigMap that has the group's label but is not owned by the group."""
     key = key_of(body)
     for kind in (kinds.STATEFUL_SET, kinds.CONFIG_MAP):
         if any(not is_owned_by(found, body) for found in context.store.cache(kind).having(key)):

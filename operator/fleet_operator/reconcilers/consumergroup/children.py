@@ -1,9 +1,9 @@
 """Applies a plan to a ConsumerGroup's children, in an order in which an interruption at any point is harmless.
 
 The order: policies, before workers mount them; revision records, before workers run the revisions; check pods;
-StatefulSets; pod annotations; clean-up. If the API server refuses a policy or record, nothing is removed, but the fleet
-is still scaled at its present revision, so that waiting retries get workers. An object with a child's name but another
-owner is never taken over. It stops the plan, and the status reports it.
+StatefulSets; pod annotations; clean-up. If the API server refuses a policy or record, no object is removed, but the
+fleet is still scaled at its present revision, so that workers handle the waiting retries. An object with a child's name
+but another owner is never taken over: the plan stops, and the status reports the object.
 """
 
 from collections.abc import Awaitable
@@ -47,8 +47,8 @@ class Children:
     plan: Plan
 
     async def carry_out(self) -> Problem | None:
-        """Carry out the plan. Returns the first problem: the API server refused a write, or an object of another owner
-        has a child's name. Returns None without a problem. Raises other KubeErrors."""
+        """Carry out the plan. Returns the first problem (the API server refused a write, or an object of another owner
+        has a child's name), or None. Raises other KubeErrors."""
         published = self.plan.retry.published if self.plan.retry is not None else None
         self._report_changed_pods()
         try:
@@ -69,7 +69,7 @@ class Children:
         except (KubeInvalidError, KubeForbiddenError) as error:
             return _refusal(error)
         except ForeignObjectError as error:
-            # Often this is a child of a namesake that was just deleted, because garbage collection takes a moment.
+            # Often the object is a child of a deleted namesake that garbage collection has not removed yet.
             return Problem(conditions.NAME_TAKEN, str(error))
         return check or refused
 
@@ -81,7 +81,8 @@ class Children:
         await self._record_revision()
 
     def _report_changed_pods(self) -> None:
-        """Record an Event for each pod whose containers somebody has changed. Only deleting the pod reverts this."""
+        """Record an Event for each pod whose containers somebody has changed. Only a deletion of the pod reverts such a
+        change."""
         for pod in (pod for part in self.gathered.parts.values() for pod in part.pods):
             if editors := pod["metadata"].get(EDITED):
                 note = (
@@ -123,12 +124,11 @@ class Children:
                 continue
 
     async def _publish_skips(self) -> None:
-        """Publish the records to skip and the scaling step in a ConfigMap. It is written before the StatefulSet,
-        because new workers read it at their start.
-
-        A group that never had records to skip or a scaling step gets no ConfigMap; a list that became empty is
-        published as an empty list. If only a scaling step is to be published, a refusal or another owner's ConfigMap of
-        this name is ignored, because the scaling step is only an optimization.
+        """Publish the records to skip and the scaling step in a ConfigMap. The ConfigMap is written before the
+        StatefulSet, because new workers read it at their start. A group that never had records to skip or a scaling
+        step gets no ConfigMap; a list that became empty is published as an empty list. If the ConfigMap would be
+        created only for a scaling step, a refusal or another owner's ConfigMap of this name is ignored, because the
+        scaling step is only an optimization.
         """
         group, step = self.gathered.group, self.plan.join_step
         name = naming.skip_config(group.metadata.name)
@@ -172,7 +172,7 @@ class Children:
         for sibling in siblings:
             await make(sibling)
         try:
-            # The annotation with the digest of the siblings proves that the siblings have been applied.
+            # The annotation with the siblings' digest proves that Service and PodDisruptionBudget have been applied.
             stateful_set = self.plan.fleet.stateful_set(self.gathered, wanted)
             await make(kinds.annotated(stateful_set, SIBLINGS_ANNOTATION, proof))
         except (KubeInvalidError, KubeForbiddenError):
@@ -188,9 +188,8 @@ class Children:
         self, found: kinds.JsonObject, wanted: PartPlan, siblings: list[kinds.JsonObject], proof: str
     ) -> None:
         """If a StatefulSet has the digest of its siblings (Service and PodDisruptionBudget), assume that they exist.
-        Otherwise remove the budget of a part that has become too small for it.
-
-        The digest is removed before the budget, because the part may grow again before the budget is deleted.
+        Otherwise, if the part now has too few workers for a budget, delete the budget. The digest is removed first,
+        because the part may grow again before the budget is deleted.
         """
         if annotation_of(found, SIBLINGS_ANNOTATION) == proof:
             for sibling in siblings:
@@ -208,8 +207,8 @@ class Children:
     async def _remove_part(self, wanted: PartPlan) -> None:
         """Delete a part's children. The StatefulSet is deleted last: while it exists, reconciles continue the deletion.
 
-        The digest that proves that the StatefulSet's siblings exist is removed first, because the part may be wanted
-        again before the StatefulSet is deleted. Policies stay, because older revisions mount them.
+        The annotation with the siblings' digest, which proves that they exist, is removed first, because the part may
+        be wanted again before the StatefulSet is deleted. Policies stay, because older revisions mount them.
         """
         found = self.gathered.parts[wanted.part].body
         if found is None:
@@ -275,7 +274,7 @@ class Children:
 
 
 async def _refusal_of(step: Awaitable[None]) -> Problem | None:
-    """Await a step; returns the API server's refusal, or None if it accepted the step."""
+    """Await a step; returns the API server's refusal, or None if the API server accepted the step."""
     try:
         await step
     except (KubeInvalidError, KubeForbiddenError) as error:
@@ -286,7 +285,7 @@ async def _refusal_of(step: Awaitable[None]) -> Problem | None:
 def _refusal(error: KubeInvalidError | KubeForbiddenError) -> Problem:
     if isinstance(error, KubeInvalidError):
         return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
-    # The cause is not the revision, but a quota, a permission or an admission policy, which may change.
+    # The cause is a quota, a permission or an admission policy, which may change, and not the revision.
     return Problem(
         conditions.FORBIDDEN_BY_API_SERVER, f"{error}; the operator tries again every {REFUSED_RETRY_S:.0f} s"
     )

@@ -1,7 +1,7 @@
 """Deletes ConsumerGroups whose `spec.deletion` requires steps in Kafka.
 
-Topics and groups are read live just before they are deleted. The finalizer is removed in the same attempt, after the
-brokers have answered.
+Topics and groups are read live immediately before they are deleted. The finalizer is removed in the same attempt, after
+the brokers have answered.
 """
 
 import logging
@@ -38,10 +38,9 @@ class DeletionWork:
         self._kafka = kafka
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
-        """Set the finalizer if `spec.deletion` needs it, otherwise remove it. It is set before any child is created.
-
-        The KafkaCluster gets a finalizer too, so that it is not deleted before the steps in Kafka are done. The
-        reconcile of the KafkaCluster removes that finalizer.
+        """Set the finalizer if `spec.deletion` needs it, otherwise remove it. The finalizer is set before any child is
+        created. The KafkaCluster also gets a finalizer, and is thus kept until the steps in Kafka are done; the
+        KafkaCluster's own reconcile removes that finalizer.
         """
         store, wanted = self._context.store, deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
@@ -52,7 +51,7 @@ class DeletionWork:
         if not has_finalizer(cluster, labels.CLUSTER_FINALIZER):
             with suppress(
                 KubeForbiddenError
-            ):  # an older chart lacks the permission; the reconcile of the group continues
+            ):  # an older chart does not grant this permission; the group's reconcile continues
                 await set_finalizer(store, cluster, labels.CLUSTER_FINALIZER, wanted=True)
 
     def report_kept(self, body: JsonObject) -> None:
@@ -77,7 +76,7 @@ class DeletionWork:
         context = self._context
         now = context.clock.wall()
         try:
-            # A deletion does not need the fields that were cut from a spec that is too large.
+            # A spec that is too large is cut, but a deletion does not need the missing fields.
             gathered = await gather(context, {field: part for field, part in body.items() if field != model.TOO_LARGE})
         except (ValidationError, UnreadableStateError) as error:
             invalid = isinstance(error, ValidationError)
@@ -126,8 +125,9 @@ class DeletionWork:
         )
 
     def _has_orphans(self, key: Key) -> bool:
-        """True if a StatefulSet of this group has no owner. This shows a deletion with `--cascade=orphan` even if
-        Kubernetes has already removed the `orphan` finalizer, for example while no operator ran."""
+        """True if a StatefulSet of this group has no owner. Such a StatefulSet is left by a deletion with
+        `--cascade=orphan`, and shows it even after Kubernetes has removed the `orphan` finalizer, for example while no
+        operator ran."""
         store, (namespace, name) = self._context.store, key
         found = (store.get(STATEFUL_SET, (namespace, part.child(name))) for part in (MAIN, RETRY))
         return any(each is not None and not each["metadata"].get("ownerReferences") for each in found)
@@ -160,10 +160,11 @@ class DeletionWork:
         group, had_retries, body = gathered.group, gathered.had_retries, gathered.body
         deleted_at = times.from_text(body["metadata"]["deletionTimestamp"]) or 0.0
         is_late = self._context.clock.wall() >= deleted_at + group.spec.deletion.timeout_seconds
-        # Read the object live right before the action, because it may have changed or may now have a rival.
+        # Read the object live immediately before the action, because the object may have changed or may have a new
+        # rival.
         live = await self._context.store.read_again(body)
         if live is None or live["spec"] != body["spec"] or find_rivals(self._context, live) != NO_RIVALS:
-            return  # the next step of the deletion decides again
+            return  # the deletion's next step decides again
         found = await self._context.observers.change(
             gathered.cluster_key,
             gathered.cluster_id,
@@ -188,7 +189,7 @@ class DeletionWork:
         await set_finalizer(self._context.store, body, labels.FINALIZER, wanted=False)
 
     async def _leave(self, body: JsonObject, given_up: str) -> None:
-        """Remove the finalizer of the object; records an Event if steps in Kafka were given up."""
+        """Remove the object's finalizer; record an Event if steps in Kafka were abandoned."""
         if given_up:
             note = f"topics and groups in Kafka are left as they are: {given_up}"
             self._record(body, "DeletionGivenUp", note, warning=True)

@@ -33,7 +33,7 @@ REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 class Revisions:
     """A group's revisions, and the facts for deciding the rollout.
 
-    - `wanted`: None if no revision can be made from the spec.
+    - `wanted`: the wanted revision; None if no revision can be made from the spec.
     - `untrusted`: revisions whose records cannot be trusted.
     - `facts`: computed with the number of workers before this plan.
     """
@@ -69,7 +69,7 @@ class FleetPlan:
         return with_known(body, templates, self._inputs_of(gathered.parts[MAIN], revision))
 
     def _inputs_of(self, main: FleetPart, revision: str) -> Inputs | None:
-        """Digests of a revision's inputs; None if the revision is neither wanted nor running."""
+        """Digests of a revision's inputs; None unless the revision is wanted or running."""
         if self.wanted is not None and self.wanted.hash == revision:
             return self.wanted.inputs
         return inputs_of(main.body) if main.fleet is not None and main.fleet.revision == revision else None
@@ -78,8 +78,8 @@ class FleetPlan:
 def read_revisions(
     gathered: Gathered, wanted: Revision | None, blocked: Problem | None, count: int, watched: Watched, tick: float
 ) -> Revisions:
-    """Read a group's revisions. `count`: number of workers before this plan; `watched`: the times that the rollout had
-    counted at the last reconcile; `tick`: the current time in monotonic seconds."""
+    """Read a group's revisions. `count`: number of workers before this plan; `watched`: the rollout's timers after the
+    last reconcile; `tick`: the current time in monotonic seconds."""
     records, untrusted = _records(gathered, wanted)
     spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
     facts = RolloutFacts(
@@ -123,7 +123,8 @@ def decide_fleet(
 
 
 def revisions_of(part: FleetPart) -> frozenset[str]:
-    """The revisions that a part runs. Retry workers may run an older revision than main workers, or outlive them."""
+    """The revisions that a part runs. Retry workers may run an older revision than main workers, and may run when no
+    main worker runs."""
     running = {pod.revision for pod in part.workers}
     return frozenset(running | {part.fleet.revision} if part.fleet else running)
 
@@ -145,7 +146,7 @@ def _main_part(found: FleetPart, decision: rollout.RolloutDecision, scale: Scale
 
 def _state_after(gathered: Gathered, wanted: Revision | None, decision: rollout.RolloutDecision) -> FleetState:
     before, new_record = gathered.state.fleet, decision.new_record
-    # A revision keeps its verdict while its record is unread or missing.
+    # While a revision's record is unread or missing, the revision keeps its verdict.
     seen = {annotation_of(body, REVISION_ANNOTATION) for body in gathered.config_maps}
     kept = seen.union(*(revisions_of(part) for part in gathered.parts.values())) | {wanted.hash if wanted else None}
     verdicts = {name: known for name, known in before.verdicts.items() if name in kept - set(decision.prune)}
@@ -155,7 +156,7 @@ def _state_after(gathered: Gathered, wanted: Revision | None, decision: rollout.
 
 
 def _unproven(gathered: Gathered, wanted: Revision | None) -> Problem | None:
-    """The reason why no worker may start with the wanted revision's connection yet; None if workers may start."""
+    """The reason why workers must not start yet with the wanted revision's connection; None if they may start."""
     if wanted is None or isinstance(gathered.cluster, Problem):
         return None
     main = gathered.parts[MAIN].fleet
@@ -176,7 +177,7 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
     """The records of revisions, and the revisions whose records cannot be trusted (see `planning.fleet.revision`).
 
     The wanted revision is rendered in each reconcile, so its verdict counts even if its record is missing. If the state
-    was lost, the revision of the StatefulSet counts as checked, so that it needs no second check.
+    was lost, the StatefulSet's revision counts as checked and is not checked a second time.
     """
     verdicts, main = gathered.state.fleet.verdicts, gathered.parts[MAIN].fleet
     if main is not None and main.revision not in verdicts:
@@ -200,7 +201,8 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
 
 
 def _patience(gathered: Gathered) -> float:
-    """Seconds that a new worker may wait for a rebalance, which ends only when the present members have rejoined."""
+    """Seconds for which a new worker may wait for a rebalance, which ends only after the present members have
+    rejoined."""
     seen = gathered.observed_group
     if seen is None or seen.state not in REBALANCING:
         return 0.0

@@ -1,7 +1,6 @@
 """Gathers everything that a ConsumerGroup's reconcile depends on, once per reconcile.
 
-Objects that change often come from caches. Content that caches leave out (handler source, revision records) is read
-live.
+Objects that change often come from caches. Content that caches omit (handler source, revision records) is read live.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,18 +36,18 @@ from fleet_operator.runtime.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """One ConsumerGroup and everything that its fleet depends on, as it was read.
+    """One ConsumerGroup and everything that its fleet depends on, as read at the start of a reconcile.
 
     - `state`: the stored state; `own_state`: True if the state was written for this object, not for a namesake.
     - `cluster`: the KafkaCluster, or the problem if it does not exist or cannot be parsed.
-    - `handler_files`: None if the spec refers to no ConfigMap, or to a ConfigMap that does not exist.
+    - `handler_files`: the handler's source files; None if the spec refers to no ConfigMap, or to a missing ConfigMap.
     - `older`, `heir`, `heir_unsure`: the rivals, see `Rivals`.
     - `parts`: all parts of the fleet, even if a part has no StatefulSet.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
     - `published`: the published policies; None for a group that has no retries and never had.
     - `hold`: the OffsetReset that keeps the main workers stopped, or None.
-    - `slot`: changes from outside the group's spec, such as a new worker image or connection, that the fleet may apply
-      now.
+    - `slot`: the upgrade slot. It permits changes from outside the group's spec, such as a new worker image or
+      connection.
     - `redrives`: names of the Redrives that may write to the redrive topic; `redrive_facts`: outlines of all Redrives.
     """
 
@@ -84,7 +83,7 @@ class Gathered:
 
     @property
     def cluster_key(self) -> Key:
-        """The key of the KafkaCluster that the group refers to. The KafkaCluster may not exist."""
+        """The key of the KafkaCluster that the group refers to, even if no such KafkaCluster exists."""
         return cluster_of(self.body)
 
     @property
@@ -98,7 +97,8 @@ class Gathered:
 
     @property
     def cluster_changed(self) -> bool:
-        """True if the Kafka cluster that answers is not the Kafka cluster for which the KafkaCluster was created."""
+        """True if the brokers that answer belong to another Kafka cluster than the one for which the KafkaCluster was
+        created."""
         return isinstance(self.cluster, KafkaCluster) and bool(find_changed_id(self.cluster, self.observation))
 
     @property
@@ -108,16 +108,15 @@ class Gathered:
 
     @property
     def on_its_cluster(self) -> bool:
-        """True if Kafka answers and is the cluster for which the KafkaCluster was created. Actions run only then."""
+        """True if the brokers answer and belong to the Kafka cluster for which the KafkaCluster was created. Actions in
+        Kafka run only then."""
         answers = self.observation is not None and self.observation.reachable
         return answers and isinstance(self.cluster, KafkaCluster) and not self.cluster_changed
 
     @property
     def feeds_retries(self) -> bool:
-        """True if anybody may still write to the group's retry or redrive topics.
-
-        Main workers with retries may still run long after `spec.retry` was removed, if the revision without retries was
-        refused.
+        """True if workers or Redrives may still write to the group's retry or redrive topics. Main workers with retries
+        may run long after `spec.retry` was removed, if the revision without retries was refused.
         """
         main = self.parts[MAIN]
         templates = [{"spec": pod["spec"]} for pod in main.pods]
@@ -179,10 +178,9 @@ missing from the caches."""
 
 
 def _record_absent(context: Context, body: kinds.JsonObject) -> None:
-    """Record in the caches that the children of a new object do not exist, except children that a cache has. A new
-    object without a state has no children, because the state is written first.
-
-    This saves live reads, which would delay the first statuses if a thousand objects were created at once.
+    """Record in the caches that a new object's children do not exist, except children that are already cached. A new
+    object without a state has no children, because the state is written first. This record saves live reads, which
+    would delay the first statuses when a thousand objects are created together.
     """
     created = times.from_text(body["metadata"].get("creationTimestamp"))
     young = created is not None and context.clock.wall() - created < NEW_SECONDS
@@ -241,17 +239,17 @@ async def _policy(
 
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
-"""Limit, in characters, of the content that is read from one group's revision records. Each record by the operator has
-a few thousand characters, at most twice as many as a spec may have. But other clients can create any number of
-ConfigMaps of up to 1 MiB with a group's labels, and list their revisions on the StatefulSet."""
+"""Maximum number of characters that are read from one group's revision records. A record by the operator has a few
+thousand characters, and at most twice the maximum size of a spec. But other clients can create any number of ConfigMaps
+of up to 1 MiB with a group's labels, and list their revisions on the StatefulSet."""
 
 
 async def read_records(
     store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
 ) -> tuple[JsonObject, ...]:
-    """Read a group's ConfigMaps, those that may be revision records with their content. Raises KubeError.
+    """Read a group's ConfigMaps: possible revision records with their content, others without. Raises KubeError.
 
-    The record of the running revision is read first, then the records that the StatefulSet lists. After CHARACTERS_MAX,
+    The record of the running revision is read first, then the records that the StatefulSet lists. Above CHARACTERS_MAX,
     further records stay unread until earlier records have been removed.
     """
     known, read, found = known_to(stateful_set), 0, list[JsonObject]()

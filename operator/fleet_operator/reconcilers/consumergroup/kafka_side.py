@@ -1,12 +1,12 @@
 """Carries out the actions of a ConsumerGroup in Kafka: changes of managed topics, and removal of the static members of
 removed workers.
 
-Both actions are safe to repeat, and read the live state first. They run in the background: a reconcile starts an
-attempt and reports the error of the last attempt.
+Both actions are safe to repeat, and begin with a live read. They run in the background: a reconcile starts an attempt
+and reports the last attempt's error.
 
 Topics of many groups are created in one request, because a Kafka controller takes about as long for a hundred topics as
-for one, and a thousand groups may be created at once. Requests to one cluster are sent one after the other. Topics that
-become wanted during a request are added to the next request.
+for one, and a thousand groups may be created together. Requests to one cluster are sent one after the other. Topics
+that become wanted during a request are added to the next request.
 """
 
 import asyncio
@@ -36,18 +36,18 @@ from fleet_operator.runtime.events import Event, EventRecorder, regarded
 from fleet_operator.runtime.store import Store
 
 GATHER_SECONDS: Final = 0.05
-"""Time in seconds that a request waits for the topics of other groups, which are then created in the same request."""
+"""Time in seconds for which a request waits for topics of other groups, which are then created by the same request."""
 PARTITIONS_MAX: Final = 200
-"""Largest number of new partitions in one request. A broker must create a directory for each of them within the
+"""Largest number of new partitions in one request. A broker must create a directory for each partition within the
 request's timeout."""
 
 Cluster = tuple[Key, str | None]
-"""The KafkaCluster, and the id of the Kafka cluster that the topics are meant for."""
+"""A KafkaCluster's key, and the id of the Kafka cluster in which topics are to be created."""
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Topics that are created in one request; `done` gets the outcome for all of these topics."""
+    """Topics that are created in one request; `done` is a future for the outcome of all these topics."""
 
     done: asyncio.Future[TopicChanges]
     topics: dict[str, WantedTopic] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class TopicCreations:
     async def create(self, cluster: Cluster, topics: tuple[WantedTopic, ...]) -> TopicChanges:
         """Create topics; returns the outcome for these topics. Raises the errors of `ObserverPool.change`."""
         batches, names = self._waiting[cluster], {topic.name for topic in topics}
-        # If a caller gave up and asks again, its topics may still be in a waiting batch.
+        # If a caller was cancelled and calls again, its topics may still be in a waiting batch.
         batch = next((each for each in batches if names <= each.topics.keys()), None)
         batch = batch or next((each for each in batches if each.takes(topics)), None)
         if batch is None:
@@ -77,7 +77,7 @@ class TopicCreations:
         batch.topics |= {topic.name: topic for topic in topics}
         if cluster not in self._working:
             self._working[cluster] = asyncio.create_task(self._work(cluster), name="topic-creations")
-        # A caller that gives up must not cancel the request of other callers.
+        # The cancellation of one caller must not cancel a request that it shares with others.
         outcome = await asyncio.shield(batch.done)
         return TopicChanges(
             made=[name for name in outcome.made if name in names],
@@ -107,7 +107,7 @@ class TopicCreations:
             outcome = await self._observers.change(key, cluster_id, lambda admin: admin.create_topics(topics))
         except Exception as error:
             batch.done.set_exception(error)
-            batch.done.exception()  # retrieve the error, so that asyncio does not report it if all callers gave up
+            batch.done.exception()  # retrieve the error, because asyncio would report it if all callers were cancelled
         else:
             batch.done.set_result(outcome)
 
@@ -116,11 +116,12 @@ log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 30.0
 TOPICS_SECONDS: Final = 120.0
-"""Timeout in seconds of an attempt to change topics; other attempts have ATTEMPT_SECONDS. Both include the wait for the
-observer's thread. An attempt to create topics also waits for topics of other groups."""
+"""Timeout in seconds of an attempt to change topics; the timeout of other attempts is ATTEMPT_SECONDS. Both include the
+wait for the observer's thread. This timeout is longer, because an attempt to create topics also waits for topics of
+other groups."""
 MEMBERS_PAUSE_SECONDS: Final = 1.0
-"""Pause in seconds after a successful removal of members. It is short because the pods of a scale-down end one after
-the other, and the partitions of a stopped pod have no consumer until its member is removed."""
+"""Pause in seconds after a successful removal of members. The pause is short, because the pods of a scale-down end one
+after the other, and a stopped pod's partitions are not consumed until its member is removed."""
 TOPICS: Final = "managed-topics"
 MEMBERS: Final = "departed-members"
 ADVICE: Final = {
@@ -143,12 +144,12 @@ class KafkaSide:
         self.creations = TopicCreations(observers)
 
     def keep_topics(self, session: GroupSession, gathered: Gathered, plan: TopicsPlan) -> None:
-        """Start an attempt to create and change managed topics, add partitions to them, and delete retry topics of
-        removed delays, as planned."""
+        """Start an attempt to carry out the plan for managed topics: create or change topics, add partitions, and
+        delete retry topics of removed delays."""
         if plan.ready and plan.idle:
             session.found(topic_refusal=None)
         if not plan.idle:
-            # Thousands of attempts may wait, so each keeps only what it needs.
+            # Thousands of attempts may wait, so each attempt keeps only the data that it needs.
             cluster, retry_group = (
                 (gathered.cluster_key, gathered.cluster_id),
                 RETRY.kafka_group(gathered.group.group_id),
@@ -157,9 +158,8 @@ class KafkaSide:
             session.background.start(TOPICS, make, seconds=TOPICS_SECONDS)
 
     def remove_departed(self, session: GroupSession, gathered: Gathered, observed: GroupObservation | None) -> None:
-        """Start to remove the static members of workers that a scale-down removed, once their pods no longer exist.
-
-        Otherwise these members would keep their partitions for a whole session timeout.
+        """Start to remove the static members of workers that a scale-down removed, if their pods no longer exist.
+        Without the removal, these members would keep their partitions for a whole session timeout.
         """
         if departed := _departed(gathered, observed):
             make = partial(self._remove_members, gathered, departed)
@@ -208,7 +208,7 @@ class KafkaSide:
 
 
 def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
-    """The problem for the first refusal that has advice or, if none has, for the first refusal."""
+    """The problem to report: for the first refusal with an entry in ADVICE or, without one, for the first refusal."""
     first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
     verb = "create" if any(topic.name == first.subject for topic in plan.create) else "change"
     reason = conditions.TOPIC_NOT_CREATED if verb == "create" else conditions.TOPIC_NOT_CORRECTED

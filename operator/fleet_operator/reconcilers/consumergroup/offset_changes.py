@@ -1,9 +1,9 @@
 """Handles changes of offsets between reconciles: each observation updates metrics, but only a changed status needs a
 reconcile.
 
-Offsets change all the time, but nearly always within the buckets that a status shows. A full reconcile for each change
-would be most of the operator's work, and would have no effect.
-Decision: docs/decisions/0048-thousands-of-groups.md.
+Offsets change all the time, but a status shows only rounded values, which rarely change. A full reconcile for each
+change would be most of the operator's work, and usually have no effect. Decision:
+docs/decisions/0048-thousands-of-groups.md.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from fleet_operator.runtime.cache import Key
 from fleet_operator.runtime.metrics import GroupSeries, Values
 
 AGING_SECONDS: Final = 30.0
-"""Interval in seconds for checking groups whose offsets do not change. Such a group may still fall further behind."""
+"""Interval in seconds between checks of groups whose offsets do not change, because the age of their oldest unread
+record still grows."""
 AT_ONCE: Final = 200
 """Number of groups that are checked in one iteration of the event loop."""
 
@@ -36,8 +37,8 @@ class OffsetChanges:
         self._sessions = sessions
 
     def follow(self, session: GroupSession, facts: ConsumerGroupFacts, cluster: Key) -> None:
-        """Cache the inputs for computing the group's lag. If they are unknown, the group is reconciled at each change
-        of its offsets."""
+        """Cache the inputs from which the group's lag is computed. If an input is unknown, the group is reconciled at
+        each change of its offsets."""
         observed, counts, lag = facts.observed_group, facts.view.partition_counts, facts.view.lag
         if observed is None or counts is None or lag is None:
             session.lag_inputs = None
@@ -67,7 +68,7 @@ class OffsetChanges:
         lag = group_lag(observed, partitions, lag_inputs.reset)
         self._observe_age(lag_inputs, observed)
         lag_inputs.observed_at = observed.observed_at
-        # Decisions are never based on the values of an earlier observation.
+        # No decision is based on last known values.
         reports = self._context.workers.latest(key)
         due = observed is found and needs_reconcile(session, observed, lag, reports, self._context.clock.wall())
         scaled = scale_values(session.load.newest) if session.load is not None else {}
@@ -78,7 +79,7 @@ class OffsetChanges:
         if _decisive(observed, lag) != lag_inputs.decisive:
             return True
         body = self._context.store.get(CONSUMER_GROUP, key)
-        # If the group's status write was deferred, the group is queued when that write is allowed, not here.
+        # A group with a deferred status write is already queued for the time of that write.
         waits = self._context.statuses.awaits_slot(CONSUMER_GROUP.kind, key)
         return body is None or (not waits and _shows_otherwise(body, lag))
 
@@ -95,7 +96,7 @@ class OffsetChanges:
                 await asyncio.sleep(0)
 
     def _observe_age(self, before: LagInputs | None, observed: GroupObservation) -> None:
-        """Record in a metric the age that the last observation reached before a new one replaced it."""
+        """Record in a metric how old the last observation was when the new observation replaced it."""
         if before is not None and observed.observed_at > before.observed_at:
             age = self._context.clock.wall() - before.observed_at
             self._context.metrics.decision_age.observe(max(age, 0.0))
@@ -111,8 +112,8 @@ def _shows_otherwise(body: JsonObject, lag: GroupLag) -> bool:
 
 
 def _decisive(observed: GroupObservation, lag: GroupLag) -> tuple[object, ...]:
-    """Facts whose change requires a reconcile. They include the partitions without a known lag, grouped by cause: a
-    commit beyond the log end offset, an unknown log end offset, or another cause."""
+    """Facts whose change requires a reconcile. They include the partitions with unknown lag, grouped by cause: a commit
+    beyond the log end offset, an unknown log end offset, or another cause."""
     unknown = frozenset(key for key, value in lag.partitions.items() if value is None)
     apart = unknown, unknown & observed.beyond_end, unknown - observed.end_offsets.keys()
     return bool(observed.committed), apart, observed.failed_records, counts_of(observed.retry)
@@ -138,7 +139,7 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
         **lag_values(lag),
         **retry_values(retry),
         "failed_records": None if observed is None else count_failures(observed, redriven),
-        # None (unknown) if no pod answers; a group without pods has no open breaker.
+        # None (unknown) if no pod answers. A group without pods has no open breaker.
         "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
     }
 

@@ -24,8 +24,9 @@ def decide_offsets(
 ) -> ExpiryDecision:
     """Decide about the commits of the main group and of the retry workers' group.
 
-    `shown`: the view for the status, which suffices because any action reads the live group first; `parts`: the wanted
-    workers; `visits`: history of visits to each group. The decision's `retry_memory` is for the retry workers' group.
+    `shown`: the view for the status, which suffices because each action begins with a live read of the group; `parts`:
+    the wanted workers; `visits`: history of visits to each group. `retry_memory` in the decision is for the retry
+    workers' group.
     """
     group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
     observed = shown.observed
@@ -54,11 +55,10 @@ def decide_offsets(
 
 
 def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision, now: float) -> OffsetsState:
-    """The `OffsetsState` to store after a decision.
-
-    `began` and `inherited` are reset for an object that replaces a namesake, and are None while another object owns the
-    Kafka group. `inherited` is determined from an observation of this Kafka cluster that was made after `began` and
-    knows all topics. Any other observation may lack commits that existed at `began`.
+    """The `OffsetsState` to store after a decision. An object that replaces a namesake starts with new values of
+    `began` and `inherited`. Both are None while another object owns the Kafka group. `inherited` is determined from an
+    observation of this Kafka cluster that was made after `began` and knows all topics. Any other observation may lack
+    commits that existed at `began`.
     """
     observed = shown.observed
     seen = shorten_id(observed.assignor) if observed is not None else ""
@@ -69,7 +69,7 @@ def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision
     elif began is None or gathered.state == GroupState() or not gathered.own_state:
         began, inherited = now, None
     elif inherited is None and began > now + expiry.AHEAD_S:
-        began = now  # the stored time is in the future, because the clock was ahead when it was stored
+        began = now  # the clock was ahead when the time was stored, so the time is in the future
     telling = observed if not gathered.cluster_changed and shown.partition_counts is not None else None
     if inherited is None and began is not None and telling is not None and telling.observed_at >= began:
         inherited = bool(telling.committed)

@@ -1,7 +1,7 @@
 """The plan of a reconcile: decisions in a fixed order, each based on the earlier ones. Pure.
 
-The order: retries, because their problems block a revision; the upgrade, which chooses the wanted revision; the number
-of main workers; the rollout for that number; and offsets, because they depend on the wanted workers.
+The order: retries, because a problem with them blocks a new revision; the upgrade, which chooses the wanted revision;
+the number of main workers; the rollout for that number; offsets, because they depend on the wanted workers.
 """
 
 from dataclasses import dataclass, field, replace
@@ -39,10 +39,10 @@ from fleet_operator.reconcilers.consumergroup.views import Views, subscription_o
 class Plan:
     """Everything that a reconcile will do.
 
-    - `retry`: None for a group that has no retries and never had.
+    - `retry`: the plan for retries; None for a group that has no retries and never had any.
     - `parts`: the wanted workers, in the order in which they are applied.
     - `state`: the state, which is stored before any action.
-    - `facts`: input for the status. Its view is the view that actions use, not the view for the status.
+    - `facts`: the input for the status, with the view that actions use, not with the view for the status.
     """
 
     views: Views
@@ -59,7 +59,7 @@ class Plan:
 
     @property
     def requeue_after(self) -> float | None:
-        """Seconds until the next plan if nothing changes earlier; None if no time is set."""
+        """Seconds until the next plan without an earlier change; None if only a change causes the next plan."""
         retries, topics = self.retry.requeue_after if self.retry else None, self.views.view.topics
         sizing = self.sizing.decision.requeue_after
         return soonest(self.fleet.decision.requeue_after, retries, topics.requeue_after, sizing)
@@ -70,8 +70,8 @@ class Plan:
 
     @property
     def join_step(self) -> JoinStep | None:
-        """The last scaling step if it added workers to a running fleet, or None. New workers read it, so that they join
-        the group together."""
+        """The last scaling step if it added workers to a running fleet, otherwise None. New workers read this step, so
+        that they join the group together."""
         memory = self.sizing.decision.memory
         growth = memory.growth if memory is not None else None
         return None if growth is None or growth.before == 0 else JoinStep(growth.before, growth.after, growth.at)

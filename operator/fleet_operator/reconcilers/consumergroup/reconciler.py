@@ -1,6 +1,6 @@
 """Reconciles ConsumerGroups: gathers facts, decides, writes the state, acts, and publishes the status.
 
-The state is written before any action that depends on it. The status is a projection that no action reads.
+The state is written before any action that depends on it. No action depends on the status.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from fleet_operator.runtime.store import Store
 T = TypeVar("T")
 
 LARGE_BYTES: Final = 98_304
-"""Reconciles of objects above this size (bytes, including the status) are planned in a thread."""
+"""Size of an object in bytes, including the status, above which its reconcile is planned in a thread."""
 OWNED_SECONDS: Final = 15.0
-"""Interval between reconciles of a ConsumerGroup whose Kafka group another object owns, because no event reports that
-object's workers."""
+"""Interval between reconciles of a ConsumerGroup whose Kafka group another object owns. It is needed because no event
+reports changes of that object's workers."""
 
 
 class ConsumerGroupReconciler:
@@ -127,7 +127,7 @@ class ConsumerGroupReconciler:
         if again is None:
             return None
         if is_first:
-            # If a thousand objects are created at once, all of them get a status before any of them gets children.
+            # If a thousand objects are created together, all of them get a first status before children are created.
             return 0.0
         if not gathered.group.paused:
             await give_replicas(context.store, body, plan.state.sizing.count or plan.state.sizing.replicas)
@@ -156,13 +156,13 @@ class ConsumerGroupReconciler:
     def _follow(
         self, session: GroupSession, gathered: Gathered, plan: Plan, facts: ConsumerGroupFacts, status: JsonObject
     ) -> float | None:
-        """Prepare what happens until the next reconcile: how often workers are asked, and decisions when offsets
-        change. Returns the seconds until the next reconcile; None if no time is set."""
+        """Set how often workers are asked, and the inputs of decisions between reconciles. Returns the seconds until
+        the next reconcile; None if only an event causes it."""
         self._context.workers.follow(session.key, closely=needs_reports(facts))
         self._changes.follow(session, facts, gathered.cluster_key)
         sizing, entry = plan.sizing, status.get("scaling") or {}
         session.load = None if sizing.facts is None else Load(sizing.facts, entry, sizing.decision)
-        # No event queues an idle group.
+        # An idle group needs a time, because no event queues it.
         skips = awaits_skips((status.get("offsets") or {}).get("skipped") or ())
         reports = awaits_report(status["transitions"], gathered.worker_reports, self._context.clock.wall())
         unjudged = facts.observed_group is not None and plan.state.offsets.is_unjudged
@@ -172,8 +172,8 @@ class ConsumerGroupReconciler:
         return soonest(*delays)
 
     def _stop_following(self, session: GroupSession) -> None:
-        """Stop decisions and metrics between reconciles, because the group cannot be read or is being deleted. A
-        deletion may take up to a day."""
+        """Stop decisions and metrics between reconciles, because the group cannot be read or is being deleted, which
+        may take a day."""
         session.stop_following()
         self._context.metrics.drop_group(session.key)
         self._waves.drop_group(session.key)
@@ -196,8 +196,8 @@ class ConsumerGroupReconciler:
 
 
 def _is_observation_coming(session: GroupSession, gathered: Gathered, plan: Plan) -> bool:
-    """True if the next observation will make the status more complete: before this process's first observation of the
-    group, and before its first status of a scaled fleet whose rates need a second poll."""
+    """True if the status should wait for the next observation: this process has not observed the group yet, or the
+    rates of a scaled fleet need a second poll before the first status."""
     seen, load = gathered.observation, plan.sizing.facts
     if seen is not None and gathered.group.group_id in seen.groups:
         return not session.begun and load is not None and load.awaits_rates
@@ -205,7 +205,7 @@ def _is_observation_coming(session: GroupSession, gathered: Gathered, plan: Plan
 
 
 async def _here(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-    """Run `work` like `asyncio.to_thread`, but without a thread."""
+    """Run `work` on the event loop. Has the signature of `asyncio.to_thread`."""
     return work(*args, **kwargs)
 
 
@@ -213,8 +213,8 @@ async def give_replicas(store: Store, body: JsonObject, replicas: int | None) ->
     """Write the number of workers into `spec.replicas` of a ConsumerGroup that lacks it, unless another client has
     written it meanwhile. Without this field, reads of the scale subresource fail and an HPA never starts.
 
-    Like a default, the field then has no field manager: a server-side apply without the field leaves it alone, and an
-    apply with the field takes it over without a conflict (docs/decisions/0053-names-and-replicas.md).
+    Like a default, the field then has no field manager: a server-side apply without the field does not change it, and
+    an apply with the field takes it over without a conflict (docs/decisions/0053-names-and-replicas.md).
 
     If permissions or an admission policy prevent the write, the field stays absent, which does not change the number of
     workers. Raises other KubeErrors.

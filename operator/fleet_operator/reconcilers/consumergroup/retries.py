@@ -50,7 +50,7 @@ def retries_after(gathered: Gathered, retry: RetryPlan | None, shown: GroupView)
 
 
 def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet: FleetPlan) -> Iterable[PartPlan]:
-    """Yield at most one plan, for the retry workers. It depends on `fleet`, the plan for the main workers."""
+    """Yield at most one plan, for the retry workers; it depends on `fleet`, the plan for the main workers."""
     intent, found = views.intent, gathered.parts[RETRY]
     if retry is None or intent is None:
         return
@@ -71,7 +71,7 @@ def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """True if any worker reports an open breaker. None (unknown) if no worker does so, but a ready worker that has a
+    """True if any worker reports an open breaker; None (unknown) if no worker reports one, but a ready worker with a
     breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
@@ -81,5 +81,5 @@ def breaker_open(gathered: Gathered) -> bool | None:
 
 
 def _writers(part: FleetPart) -> list[PodFacts]:
-    """The workers of a part that run a revision with retries."""
+    """The workers of a part whose revision has retries, so that they may write to retry topics."""
     return [facts for pod, facts in zip(part.pods, part.workers, strict=True) if has_retries({"spec": pod["spec"]})]

@@ -1,7 +1,6 @@
-"""One session per ConsumerGroup: data that this process has about the group in addition to the stored state.
-
-A session is dropped with its object. A new process starts without sessions; until it has collected the data again, it
-decides more slowly or more cautiously.
+"""One session per ConsumerGroup: in-memory data about the group, in addition to the stored state. A session is dropped
+when its object is deleted. A new process starts without sessions, and decides more slowly or more cautiously until it
+has collected the data again.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ from fleet_operator.runtime.cache import Key
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Times and load data that one plan passes to the next plan."""
+    """Times and load data that each plan passes to the next plan."""
 
     retry: RetryMemory = field(default_factory=RetryMemory)
     watched: Watched = field(default_factory=Watched)
@@ -74,7 +73,7 @@ class Load:
 
 @dataclass(slots=True)
 class GroupSession:
-    """Data that this process has about one ConsumerGroup.
+    """In-memory data about one ConsumerGroup.
 
     - `background`: background work in Kafka.
     - `references`: the fields that an Event about the object's deletion needs, packed to save memory.
@@ -101,7 +100,7 @@ class GroupSession:
         self.found(visits={**self.findings.visits, part: memory})
 
     def remember(self, plan_memory: Memory, decided: Mapping[Part, ExpiryMemory], since: Findings) -> None:
-        """Keep a plan's results, but not those about visits if a visit ended after the plan read `since`."""
+        """Store a plan's results. Results about visits are dropped if a visit has ended since the plan read `since`."""
         self.memory = plan_memory
         if self.findings.visits is since.visits:
             self.found(visits=dict(decided))
@@ -131,8 +130,8 @@ class GroupSessions:
         return session
 
     def is_of_namesake(self, key: Key, uid: str) -> bool:
-        """True if the session belongs to a former object of this name, which was replaced by the object with this uid
-        before its deletion was noticed."""
+        """True if the session belongs to a former object of this name: the object with this uid replaced the former
+        object before its deletion was noticed."""
         found = self._sessions.get(key)
         return found is not None and found.uid not in ("", uid)
 

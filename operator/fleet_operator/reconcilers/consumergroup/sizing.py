@@ -33,14 +33,15 @@ from fleet_operator.reconcilers.consumergroup.session import GroupSession, Memor
 from fleet_operator.reconcilers.consumergroup.views import Views
 
 ROLLING: Final = frozenset({RolloutPhase.APPLYING, RolloutPhase.WAITING})
-"""Rollout phases in which workers of a new revision start. The revision is good once all workers are ready, so a fleet
-that keeps changing its size would never complete the rollout. The phase in which a revision is checked is not included,
-because the check runs in a separate pod."""
+"""Rollout phases in which workers of a new revision start. The fleet keeps its size in these phases: the revision is
+good once all workers are ready, which a fleet of changing size may never reach. The phase in which a revision is
+checked is not included, because the check runs in a separate pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A decision about the number of workers, its facts (None if the number is fixed), and the history after it."""
+    """A decision about the number of workers, the facts it is based on (None if the number is fixed), and the updated
+    history."""
 
     decision: ScaleDecision
     facts: ScalingFacts | None
@@ -60,8 +61,8 @@ def count_before(gathered: Gathered) -> int:
 def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory: Memory, now: float) -> Sizing:
     """Decide the number of main workers.
 
-    `rolled`: the facts of the rollout, with the number of workers before this plan. During some phases of the rollout,
-    the fleet keeps that number.
+    `rolled`: the facts of the rollout, with the number of workers before this plan. During some phases of the rollout
+    (ROLLING), the fleet keeps this number.
     """
     group, state, history = gathered.group, gathered.state.sizing, memory.history
     asked = scaling.asked_count(group, state, _found(gathered))
@@ -79,7 +80,7 @@ def decide_sizing(gathered: Gathered, views: Views, rolled: RolloutFacts, memory
     last = memory.scale
     if last is not None and last.inputs is not None and (views.briefly_unknown or facts.awaits_rates):
         decision = replace(last, replicas=facts.current, memory=facts.memory)
-        # If rates are missing because of a gap in the observations, the demand before the gap no longer counts.
+        # If rates are missing because of a gap in the observations, the demand from before the gap no longer counts.
         history = history if views.briefly_unknown else history.after_gap()
     else:
         decision, history = decide_load(facts, history, now)
@@ -158,8 +159,8 @@ def _age_of(observed: GroupObservation | None, now: float) -> float:
 
 
 def _of_work(reports: Sequence[WorkerObservation], pods: Set[str]) -> tuple[WorkerObservation, ...]:
-    """The reports of these pods that show how busy their workers are. A report with an error is left out, because its
-    worker may be waiting, for example for a sidecar that does not listen yet."""
+    """The reports of these pods that show how busy their workers are. A report with an error is left out, because the
+    worker may be idle only because it waits, for example for a sidecar."""
     return tuple(each for each in reports if each.work is not None and not each.error_reason and each.pod in pods)
 
 
@@ -171,9 +172,8 @@ def _found(gathered: Gathered) -> int | None:
 
 
 def current_count(gathered: Gathered) -> int:
-    """The number of workers that was decided last; before the first decision, the number in the StatefulSet or spec.
-
-    If scaling is paused or a dry run, it is the number that the fleet keeps.
+    """The number of workers of the last decision or, before the first decision, of the StatefulSet or spec. If scaling
+    is paused or a dry run, the number that the fleet keeps.
     """
     memory, found = gathered.state.sizing, _found(gathered)
     asked = scaling.asked_count(gathered.group, memory, found)
@@ -184,7 +184,8 @@ def current_count(gathered: Gathered) -> int:
 
 
 def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | None) -> Problem | None:
-    """The scaling limit to report: the reason why the load must not change the number of workers now, or None."""
+    """The reason why the load must not change the number of workers now, to be reported as scaling limit; None without
+    a reason."""
     is_open = breaker_open(gathered)
     if is_open:
         return Problem(scaling.BREAKER_OPEN, "a breaker is open, so lag says nothing about load")
@@ -223,5 +224,5 @@ def needs_reconcile(
     if (decision.replicas, decision.limit) != (before.replicas, before.limit):
         return True
     if not facts.spec.dry_run and decision.memory not in (None, facts.memory):
-        return True  # store the new memory for a later process
+        return True  # the new memory must be stored for a later process
     return decision.inputs is not None and is_moved(load.shown, entry_of(decision))

@@ -1,5 +1,5 @@
-"""Decides about upgrades, which are changes from outside the group's spec such as a new worker image or connection, and
-chooses the wanted revision. Pure."""
+"""Decides about upgrades and chooses the wanted revision. Upgrades are changes from outside the group's spec, such as a
+new worker image or connection. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -35,9 +35,8 @@ def decide_upgrade(gathered: Gathered, problem: Problem | None, *, default: str)
 
 
 def _usable_slot(gathered: Gathered, problem: Problem | None) -> Slot:
-    """The group's slot; declined while an upgrade could make no progress, so that other groups can use it.
-
-    No progress is possible if no revision can be made from the spec, or if the Kafka cluster does not answer.
+    """The group's upgrade slot. The group declines its slot, and leaves it to other groups, while an upgrade could make
+    no progress: no revision can be made from the spec, or the Kafka cluster does not answer.
     """
     if problem is not None:
         return gathered.slot.declined(Problem(conditions.WAITING_FOR_FLEET, f"{problem.reason}: {problem.message}"))
@@ -50,10 +49,8 @@ def _usable_slot(gathered: Gathered, problem: Problem | None) -> Slot:
 
 
 def _plan_wanted(gathered: Gathered, image: str, slot: Slot) -> Revision | None:
-    """The revision for the spec with this worker image; None without a KafkaCluster.
-
-    The running revision stays wanted if the new revision differs only in how it is rendered, or in a connection for
-    which the group has no slot yet.
+    """The revision for the spec with this worker image; None without a KafkaCluster. The running revision stays wanted
+    if the new revision differs only in its rendering, or in a changed connection for which the group has no slot yet.
     """
     group, cluster = gathered.group, gathered.cluster
     if isinstance(cluster, Problem):

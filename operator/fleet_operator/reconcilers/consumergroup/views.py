@@ -1,4 +1,4 @@
-"""The observed Kafka state of a ConsumerGroup for one plan, and the subscription to it. Pure."""
+"""The observed Kafka state of a ConsumerGroup for one plan, and the subscription to observations of it. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +28,7 @@ class Views:
 
     @property
     def briefly_unknown(self) -> bool:
-        """True if the load is unknown, but was known at one of the last observations."""
+        """True if the load is unknown now, but was known at one of the last observations."""
         lag, shown = self.view.lag, self.shown.lag
         return (lag is None or not lag.complete) and shown is not None and shown.complete
 
@@ -46,7 +46,7 @@ def _view(gathered: Gathered, observation: ClusterObservation | None, intent: Re
 
 
 def _plan_intent(gathered: Gathered) -> RetryIntent | None:
-    """The wanted retries. They are `ended` if no remaining worker reads or writes retry topics."""
+    """The wanted retries; `ended` if no remaining worker reads or writes retry topics."""
     seen = gathered.observed_group
     predecessors = seen.retry.found_delays if seen is not None and seen.retry is not None else None
     intent = plan_intent(gathered.group, gathered.policy, gathered.published, predecessors)

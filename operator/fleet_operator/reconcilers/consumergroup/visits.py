@@ -1,8 +1,6 @@
 """Visits empty Kafka groups in the background, so that brokers do not expire their commits. A visit joins a group and
-leaves it.
-
-The time of the last successful visit is stored in the group's state. Other facts about visits are only in memory. While
-the fleet is suspended, the retry workers' group is visited together with the main group.
+leaves the group again. The time of the last successful visit is stored in the group's state; other facts about visits
+are kept only in memory. While the fleet is suspended, the retry workers' group is visited together with the main group.
 """
 
 import asyncio
@@ -44,7 +42,7 @@ class Visits:
     _under_way: int = 0
 
     def start(self, session: GroupSession, gathered: Gathered, decision: ExpiryDecision) -> None:
-        """Start the visit that was decided, if any. If too many visits are running, the visit starts after a pause."""
+        """Start the visit that was decided, if any. While too many visits are running, the visit waits."""
         if decision.visit or decision.visit_retry:
             make = partial(self._visit, session, gathered, MAIN if decision.visit else RETRY)
             session.background.start("visit", make, seconds=ATTEMPT_SECONDS)
@@ -64,7 +62,7 @@ class Visits:
                 if of_retry is VisitOutcome.KEPT:
                     _keep(session, RETRY, began)
                 outcome = VisitOutcome.COMMITS_LOST if of_retry is VisitOutcome.COMMITS_LOST else outcome
-        except (*FAILURES, asyncio.CancelledError) as error:  # a timeout cancels the attempt
+        except (*FAILURES, asyncio.CancelledError) as error:  # a timeout raises CancelledError here
             problem = problem_of(error)
             if problem.reason in ADVICE:
                 problem = replace(problem, message=f"{problem.message}; {ADVICE[problem.reason]}")
@@ -78,7 +76,7 @@ class Visits:
     async def _join_and_leave(self, gathered: Gathered, part: Part) -> VisitOutcome:
         group_id, classic = part.kafka_group(gathered.group.group_id), gathered.group.spec.consumer.classic
         named = tuple(name for name in classic.assignors if ":" not in name)
-        # The protocol name of a custom assignor is known only from an observation of the group with members.
+        # The protocol name of a custom assignor is known only if the group was observed while it had members.
         last = gathered.state.offsets.assignor
         assignors = (*named, *((last,) if last else ()))
         visit = GroupVisit(group_id, classic.session_timeout_seconds * 1000, assignors)
@@ -103,7 +101,7 @@ class Visits:
                 session.visited(part, _memory(session, part).failed(Problem(conditions.OFFSETS_GONE, message), began))
                 log.error("commits of an empty group are gone", extra={"key": session.background.name})
             case VisitOutcome.NOT_EMPTY | VisitOutcome.NO_COMMITS:
-                # The next poll should show that no visit is needed. Until then, the pauses between visits grow.
+                # The next poll should show that no visit is needed. While it does not, the pauses between visits grow.
                 session.visited(part, _memory(session, part).failed(None, self.clock.wall()))
 
 

@@ -49,7 +49,7 @@ def test_all_partitions_of_all_source_topics_are_set() -> None:
 def test_time_after_the_last_record_is_the_end_and_is_said() -> None:
     found = targets("Time", time="2026-11-23T08:00:00Z")
     assert found.offsets == dict(zip(KEYS, (33, 90, 10), strict=True))
-    assert found.note.startswith("1 of 3 partitions have no record at or after that time")
+    assert found.note.startswith("1 of 3 partitions have no record at or after spec.time")
 
 
 def test_offsets_out_of_range_become_the_nearest_and_that_is_said() -> None:

@@ -64,7 +64,7 @@ def test_nothing_is_set_over_a_commit_that_came_meanwhile() -> None:
 
 
 def test_member_that_came_meanwhile_is_told_from_other_refusals() -> None:
-    with pytest.raises(GroupInUse, match="members have joined group 'orders' meanwhile; stop them"):
+    with pytest.raises(GroupInUse, match="members have joined group 'orders' since the check; stop them"):
         group_of(Coordinator({}, CommitFailed("unknown member"))).commit({FIRST: OffsetAndMetadata(0)}, {})
     with pytest.raises(RetriableCommitFailed):
         group_of(Coordinator({}, RetriableCommitFailed("in time"))).commit({FIRST: OffsetAndMetadata(0)}, {})
