@@ -7,7 +7,8 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.offsets.expiry import INTENDED
 
 GROUP_PROBLEMS: Final = frozenset({c.DEGRADED, c.STALLED, c.STUCK, c.GROUP_SHARED, c.OFFSETS_KEPT, c.RETRIES_KEPT})
-"""Conditions of a ConsumerGroup. Conditions that follow the KafkaCluster would add a series for each group in an outage."""
+"""Conditions of a ConsumerGroup. Those that follow its KafkaCluster are left out: in an outage, each group would add a
+series."""
 CLUSTER_PROBLEMS: Final = frozenset({c.READY, c.OFFSETS_TOPIC_SIZED, c.COORDINATORS_AVAILABLE, c.COORDINATORS_BALANCED})
 """Conditions of a KafkaCluster."""
 
