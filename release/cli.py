@@ -43,9 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     tagged.add_argument("version", metavar="X.Y.Z")
     built = add("build", _build, "build the artefacts into a folder; artefacts that are up to date are kept")
     built.add_argument("--into", type=Path, required=True, metavar="DIR")
-    built.add_argument(
-        "--registry", required=True, help="default registry of the chart: a host with an optional path"
-    )
+    built.add_argument("--registry", required=True, help="default registry of the chart: a host with an optional path")
     which = built.add_mutually_exclusive_group()
     which.add_argument(
         "--without-images", action="store_true", help="build only files and chart (a minute); cannot be published"
