@@ -66,8 +66,8 @@ class Record(_Source):
     commits.
 
     `topic`, `partition`, `offset` and `timestamp` (milliseconds since the epoch, -1 if the broker gave none) are those
-    of the record's origin, so that idempotency keys and event times are the same in every delivery. `key` and `value`
-    are bytes or None, or the result of `decode`. `headers` keep their order and duplicates. `leader_epoch` is -1 if
+    of the record's origin. So idempotency keys and event times are the same in every delivery. `key` and `value` are
+    bytes or None, or the result of `decode`. `headers` keep their order and duplicates. `leader_epoch` is -1 if
     unknown. `attempt` is 0 on the first delivery. `first_failed_at` is the time of the first failure in milliseconds
     since the epoch, None before a failure.
     """

@@ -146,7 +146,7 @@ def test_outputs_that_do_not_fit_are_failed_records(place: Place, tmp_path: Path
         assert driver.result["reason"] == "HandlerFailed"
         said = driver.result["message"]
         assert "partition 0 offset 20: " in said
-        assert "OutputRefused: column 'price' of the table takes decimal(12,2), not str '1.005'" in said
+        assert "OutputRefused: column 'price' of the table must be decimal(12,2), not str '1.005'" in said
         scene.run(2, onError="Skip", **changes)
         counts = scene.ledger.counts
         assert (counts.records_in, counts.failed, counts.records_out) == (43, 3, 40)
@@ -161,7 +161,7 @@ def test_table_of_other_columns_is_refused_before_any_record(place: Place, tmp_p
         other = [column("n", "string"), *COLUMNS[1:]]
         driver = scene.run(2, code=20, sink=sink("Delta", str(scene.sink), columns=other))
         assert driver.result["reason"] == "TableRefused"
-        assert "has the type bigint where the Backfill writes n string" in driver.result["message"]
+        assert "has the type bigint, but the Backfill writes string" in driver.result["message"]
         scene.api.put("bf-ledger", {})
         twice = [column("n", "int"), column("N", "int")]
         driver = scene.run(3, code=20, sink=sink("Delta", f"{scene.sink}-2", columns=twice))

@@ -235,8 +235,8 @@ def _holders(spread: Spread) -> list[list[int]]:
 def is_settled(spread: Spread) -> bool:
     """True if it is certain, without a search, that no plan with optimal counts moves fewer partitions.
 
-    This is certain if no member is far from its partitions, if all moves are needed because they lower a member's
-    count, and if no member with a lowered count could swap counts with a member with a raised count. (A sum of convex
+    Three conditions make this certain. No member is far from its partitions. All moves are needed, because they lower a
+    member's count. No member with a lowered count could swap counts with a member with a raised count. (A sum of convex
     functions over the optimal counts has no other local minima.)
     """
     if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):

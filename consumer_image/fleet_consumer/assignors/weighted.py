@@ -4,10 +4,10 @@ If records have keys, partitions are uneven: one partition may have a quarter of
 rates of its partitions in its user data. The leader reduces the largest load as far as a few moves can. Rates never
 trigger a rebalance; they take effect in the next rebalance.
 
-The plan is that of `cooperative-sticky` if the rates of more than half of the partitions are unknown, if all rates are
-equal, or if there are more partitions than `WEIGHED_MAX`. Plans by load ignore racks. A partition without a known rate
-gets the mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and a
-thousand idle partitions should not all go to one member.
+The plan is that of `cooperative-sticky` in three cases: more than half of the rates are unknown, all rates are equal,
+or there are more than `WEIGHED_MAX` partitions. Plans by load ignore racks. A partition without a known rate gets the
+mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and a thousand
+idle partitions should not all go to one member.
 
 Decision: docs/decisions/0056-partitions-by-load.md.
 """

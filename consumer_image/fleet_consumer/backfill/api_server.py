@@ -103,7 +103,7 @@ class ApiServer:
                 with suppress(ValueError):
                     if isinstance(found := json.loads(answer), dict):
                         return found
-                answer = "the answer is not a JSON object"
+                answer = "the response is not a JSON object"
             if status == 409:
                 raise ApiConflict(f"ConfigMap {name} has changed since it was read")
             patience = REFUSED_PATIENCE_S if status in REFUSALS else PATIENCE_S

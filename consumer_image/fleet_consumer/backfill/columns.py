@@ -37,7 +37,7 @@ class TableRows:
                 found.append(None if given is None else convert(given))
             except (ValueError, TypeError, OverflowError, InvalidOperation) as error:
                 seen = f"{type(given).__name__} {str(given)[:60]!r}"
-                raise OutputRefused(f"column {column.name!r} of the table takes {column.type}, not {seen}") from error
+                raise OutputRefused(f"column {column.name!r} of the table must be {column.type}, not {seen}") from error
             if given is None and column.required:
                 raise OutputRefused(
                     f"column {column.name!r} of the table is required, and the output has no value for it"

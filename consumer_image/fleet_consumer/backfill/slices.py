@@ -26,8 +26,9 @@ from fleet_consumer.contract.backfill_ledger import (
 FIRST_OFFSETS: Final = 5_000
 """Number of offsets in a slice until a speed is measured."""
 PARTITIONS_MIN: Final = 8
-"""Number of partitions that a task reads in a slice, unless fewer remain or are too small. More partitions would mean
-shorter ranges, and up to 2,000 prefetched records are discarded at the end of each range."""
+"""Minimum number of partitions that a task reads in a slice, unless fewer remain. A task reads more only if these have
+too few offsets, because more partitions mean shorter ranges, and up to 2,000 prefetched records are discarded at the
+end of each range."""
 REPEATED_SHARE: Final = 8
 """The first repetition of a task by Spark handles 1/REPEATED_SHARE of the task's offsets; later ones handle one
 offset."""

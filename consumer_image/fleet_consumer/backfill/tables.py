@@ -89,10 +89,10 @@ class Table(ABC):
         for field in wanted.schema.fields:
             kind = known.get(field.name)
             if kind is None or kind != field.dataType.simpleString():
-                seen = "has no column" if kind is None else f"has the type {kind}"
+                seen = "is missing" if kind is None else f"has the type {kind}"
                 message = (
-                    f"{self._place} {seen} where the Backfill writes {field.name} {field.dataType.simpleString()}; "
-                    "change the table or its columns"
+                    f"column {field.name} of {self._place} {seen}, but the Backfill writes "
+                    f"{field.dataType.simpleString()}; change the table or its columns"
                 )
                 raise BackfillFailed("TableRefused", message, final=True)
 

@@ -77,8 +77,8 @@ class Consumer(Queries):
         """Join the group in the background, and read these topics; replaces an earlier subscription. Returns
         immediately.
 
-        A compiled pattern selects every topic whose whole name matches it, including topics created later, but neither
-        internal topics of the brokers (`__…`) nor topics that Consumer Fleet creates (`_fleet.…`).
+        A compiled pattern must match whole topic names. It selects current and future topics, but neither the brokers'
+        internal topics (`__…`) nor topics that Consumer Fleet creates (`_fleet.…`).
 
         - `on_revoked` gets partitions that this member owns until the callback returns, so the callback can commit.
         - `on_lost` gets partitions that other members may already own. If `on_lost` is None, `on_revoked` is called

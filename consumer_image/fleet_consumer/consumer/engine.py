@@ -215,7 +215,7 @@ class CallGuard:
         if inside and not nested:
             raise errors.ConcurrentUse("callbacks may call neither poll, unsubscribe nor close")
         if not inside and not self.lock.acquire(blocking=False):
-            raise errors.ConcurrentUse("another thread is using this consumer; meanwhile, call only wakeup")
+            raise errors.ConcurrentUse("another thread is using this consumer; until its call ends, call only wakeup")
         self.thread = me
         return inside
 

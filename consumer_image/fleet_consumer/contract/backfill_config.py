@@ -1,6 +1,6 @@
-"""backfill.json: the settings of one Backfill, parsed strictly. All attempts of the Backfill use the same settings.
+"""backfill.json: the settings of one Backfill, parsed strictly. All attempts of a Backfill use the same settings.
 
-`worker` is the group's worker.json, so that handler, decoding and brokers are the same as in a worker.
+`worker` is the content of the group's worker.json, so handler, decoding and brokers are the same as in a worker.
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from fleet_consumer.contract.worker_config import parse_config as parse_worker
 
 VERSION: Final = 1
 RUN_ID: Final = r"[A-Za-z0-9-]{1,64}"
-"""Pattern of run ids. Code that reads run ids from headers accepts no other characters."""
+"""Pattern of run ids; run ids in headers must match it, too."""
 TIME_MAX: Final = 2**53
-"""Maximum time that is accepted, in epoch milliseconds; a larger number is a mistake."""
+"""Maximum accepted time in epoch milliseconds; larger numbers are mistakes."""
 PROGRESS_S: Final = 900
 ORDERINGS: Final = ("Partition", "None")
 ON_ERROR: Final = ("Fail", "Skip", "FailedTopic")
@@ -25,7 +25,8 @@ LIVE: Final = "Live"
 CANDIDATE: Final = "Candidate"
 BOTH: Final = "Both"
 PASSES: Final = (BOTH, LIVE, CANDIDATE)
-"""Passes of a comparison: BOTH calls both handlers; if their images differ, LIVE and CANDIDATE call one each."""
+"""Passes of a comparison. BOTH calls both handlers; if the handlers have different images, LIVE and CANDIDATE call one
+each."""
 
 
 def _headers(section: Section, name: str) -> Mapping[str, str]:
@@ -37,10 +38,11 @@ def _headers(section: Section, name: str) -> Mapping[str, str]:
 
 @fields.settings
 class BackfillFilter:
-    """Selects records within the ranges. A condition that is None or empty selects all records.
+    """Selects records within the ranges. Conditions that are None or empty select all records.
 
-    `key` may match anywhere in the record's key (decoded as UTF-8); a record without a key never matches. A record must
-    have all `headers` with exactly these values. `from_ms` (inclusive) and `to_ms` (exclusive) bound its timestamp.
+    `key` may match anywhere in the record's key (decoded as UTF-8); records without a key never match. A record must
+    have all `headers` with exactly these values. `from_ms` (inclusive) and `to_ms` (exclusive) bound the record's
+    timestamp.
     """
 
     headers: Mapping[str, str] = fields.read_by(_headers, name="headerEquals")
@@ -51,8 +53,8 @@ class BackfillFilter:
 
 @fields.settings
 class ColumnConfig:
-    """A column of the sink's table. `source` is the part of the output or of its input record that fills the column.
-    `field` is a path in the output's value, by default `name`."""
+    """A column of the sink's table. `source` names the part of the output or of its input record that fills the column.
+    `field` is a path in the output's value (default: `name`)."""
 
     name: str = fields.text(r"[A-Za-z_][A-Za-z0-9_]*")
     type: str = fields.text(r"string|int|bigint|double|boolean|timestamp|date|decimal\(\d{1,2},\d{1,2}\)")
@@ -63,8 +65,8 @@ class ColumnConfig:
 
 @fields.settings
 class TableConfig:
-    """The sink's table. `path` is a folder or an object store's URI, `name` an Iceberg table's name with its catalog.
-    If `columns` is None, the table has the columns that the files of a Parquet sink have."""
+    """The sink's table. `path` is a folder or an object store's URI; `name` is an Iceberg table's name with its
+    catalog. If `columns` is None, the table has the same columns as the files of a Parquet sink."""
 
     format: str = fields.choice("Parquet", "Delta", "Iceberg")
     path: str = fields.text()
@@ -77,7 +79,7 @@ class TableConfig:
 @fields.settings
 class SinkConfig:
     """Destination of returned records; if all fields are None, the records are only counted. `parquet` is a folder or
-    an object store's URI, in which the Backfill's id names a subfolder."""
+    an object store's URI; files are written to a subfolder named after the Backfill's id."""
 
     topic: str | None = fields.text(null=True, default=None)
     parquet: str | None = fields.text(null=True, default=None)
@@ -85,7 +87,7 @@ class SinkConfig:
 
     @property
     def folder(self) -> str | None:
-        """The folder or URI of a sink that writes files; None for any other sink."""
+        """The folder or URI of a sink with files; None for other sinks."""
         return self.parquet if self.table is None else self.table.path
 
 
@@ -98,8 +100,8 @@ def _sink(section: Section) -> SinkConfig:
 
 @fields.settings
 class CompareConfig:
-    """A comparison with a second handler, which handles the same records. Differences in `ignore_fields` (paths in JSON
-    values) and `ignore_headers` (header names) are ignored."""
+    """A comparison with a second handler, the candidate, which handles the same records. Differences in `ignore_fields`
+    (paths in JSON values) and `ignore_headers` (header names) are ignored."""
 
     candidate: PythonSource = fields.nested(PythonSource)
     ignore_fields: tuple[str, ...] = fields.strings()
@@ -125,12 +127,12 @@ def is_range(bounds: object) -> bool:
 class BackfillConfig:
     """One Backfill, identified by `id`. `ranges` maps partitions to their first offset and their end (exclusive).
 
-    - `cluster_id` and `topic_id` identify the log to which the offsets belong. An id is None if the brokers have none,
-      or if it was unknown when the ranges were resolved.
+    - `cluster_id` and `topic_id` identify the log to which the offsets belong. An id is None if the brokers have no
+      such id, or if it was unknown when the ranges were resolved.
     - A slice has at most `slice_records` offsets and lasts at most about `slice_seconds`.
     - `ledger` and `control` are ConfigMaps in `namespace`. `event_log` enables Spark's event log.
-    - The operator stops a driver that makes no progress for `progress_seconds`, so a handler call must be shorter.
-    - A `dry_run` covers a sample: `ranges` are the beginnings of longer ranges with `sampled_from` offsets in total.
+    - The operator stops a driver without progress for `progress_seconds`, so each handler call must be shorter.
+    - A `dry_run` covers only a sample: the beginnings of longer ranges, which have `sampled_from` offsets in total.
     """
 
     id: str = fields.text(RUN_ID)

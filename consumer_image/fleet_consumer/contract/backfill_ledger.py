@@ -1,8 +1,8 @@
 """A Backfill's ledger and control: the two ConfigMaps through which its driver and the operator communicate.
 
 Only the driver writes the ledger, after each slice and when it pauses; only the operator writes the control. A new
-attempt continues from the ledger, so the driver writes it after the slice's records are stored. People can edit both
-objects, so unreadable content raises an error and is never taken for an empty ledger.
+attempt continues from the ledger, so the driver writes the ledger only after the slice's records are stored. People can
+edit both objects, so unreadable content raises an error and is never treated as an empty ledger.
 """
 
 import json
@@ -25,11 +25,11 @@ SAMPLE_TEXT_MAX: Final = 256
 """Maximum number of characters of one handler's result or error in a sample."""
 
 Ranges = Mapping[int, tuple[tuple[int, int], ...]]
-"""Maps partitions to disjoint ranges of offsets in order, each with its first offset and its end (exclusive)."""
+"""Maps partitions to sorted, disjoint ranges of offsets: pairs of first offset and end (exclusive)."""
 
 
 def _said(section: Section, name: str) -> str:
-    """Read a message for people, which may be empty."""
+    """Read a message for people, possibly empty."""
     return str(section.pop(name))
 
 
@@ -38,8 +38,8 @@ class Counts:
     """Numbers of a Backfill's records. `records_in` counts handled records, and `bytes_in` is the size of their keys
     and values.
 
-    `dropped` counts records that the handler or a rule skipped on purpose, `filtered` those that `filter` did not
-    select. These records do not count as handled.
+    `dropped` counts records that the handler or a rule skipped on purpose, `filtered` counts records that `filter`
+    excluded. Both kinds do not count as handled.
     """
 
     records_in: int = fields.integer(name="in", default=0)
@@ -70,7 +70,7 @@ class Sample:
 
 @fields.settings
 class Comparison:
-    """Numbers of records by their two results. `equal` includes records that failed with the same error in both
+    """Numbers of records by comparison result. `equal` includes records that failed with the same error in both
     handlers."""
 
     equal: int = fields.integer(default=0)
@@ -86,7 +86,7 @@ COMPARED: Final = {name: field for name, field in fields.names_of(Comparison).it
 
 @fields.settings
 class SuspectedRecord:
-    """A record during which the process of the handler `side` (`Live` or `Candidate`) died `deaths` times."""
+    """A record at which the process of one handler (`side`: `Live` or `Candidate`) died `deaths` times."""
 
     partition: int = fields.integer()
     offset: int = fields.integer()
@@ -96,7 +96,7 @@ class SuspectedRecord:
 
 @fields.settings
 class RunProblem:
-    """The error that ended an attempt. If `final`, another attempt would fail in the same way."""
+    """The error that ended an attempt. If `final`, further attempts would fail in the same way."""
 
     reason: str = fields.text()
     message: str = fields.read_by(_said)
@@ -123,19 +123,20 @@ def _rate(section: Section, name: str) -> float:
 
 @fields.settings
 class Ledger:
-    """Progress of a Backfill, as written by the attempt with the number `attempt`.
+    """Progress of a Backfill, as written by attempt number `attempt`.
 
     - `handlers` is one of `backfill_config.PASSES`: a comparison of two images reads the ranges twice.
-    - `remaining` are the ranges that this pass has not yet covered; `slices_left` is an estimate.
+    - `remaining` are the ranges that this pass has not yet covered; `slices_left` is an estimate of the remaining
+      slices.
     - `records_per_second` is the rate of the last slice. `offsets_per_second` is the rate at which `remaining` shrinks.
-      It is higher if a filter leaves records out, or if some offsets have no record.
+      The latter is higher if a filter excludes records, or if some offsets have no record.
     - `throttled_by` is `Rate`, `Guard`, or empty.
     - `slice_offsets` is the size of the current slice, 0 between slices.
-    - The rows of slices before `published` are committed to the sink's table; the rows of later slices, before
-      `publishing`, are being committed.
+    - The rows of slices before `published` are committed to the sink's table. The rows of slices from `published` to
+      `publishing` (exclusive) are being committed.
     - `repeated` counts tasks that Spark restarted because an executor died.
-    - `ended` marks the driver's last write. The pass is complete if nothing remains and `problem` is None. Otherwise
-      the driver stopped because of the control or the `problem`.
+    - `ended` marks the driver's last write. The pass is complete if `remaining` is empty and `problem` is None.
+      Otherwise the driver stopped because of the control or the `problem`.
     """
 
     attempt: int = fields.integer()
@@ -164,9 +165,10 @@ class Ledger:
 
 @fields.settings
 class GuardWord:
-    """The operator's report on the live group: whether to pause, and the reason. `checked` changes with every check.
+    """The operator's report on the live group: `pause`, and the reason as `message`. `checked` changes with every
+    check.
 
-    A driver that sees the same `checked` for too long does not know the live group's state, and pauses.
+    If `checked` stays the same for too long, the live group's state is unknown, and the driver pauses.
     """
 
     pause: bool = fields.boolean()

@@ -1,8 +1,8 @@
 """Breaker states of main workers, published in the metadata of their commits and read by the fleet's retry workers.
 
-Retry workers read only records that failed before. So their own counts distinguish poison records from an outage less
-reliably than the counts of main workers. Main workers therefore publish that their breaker is open, or that it is
-closed while records succeed. The states are published in commits, which need no extra topic, port or leader. Pure.
+Retry workers read only records that have failed before, so their own counts cannot distinguish poison records from an
+outage as reliably as those of main workers. So main workers publish that their breaker is open, or that it is closed
+while records succeed. Commit metadata needs no extra topic, port or leader. Pure functions.
 """
 
 import re
@@ -13,8 +13,8 @@ OPEN_LIMIT_S: Final = 3660.0
 worker with a wrong clock from stopping retries permanently."""
 
 CLOSED_LIMIT_S: Final = 30.0
-"""Maximum validity of a closed state in seconds. It is short, because a valid closed state hides an outage that began
-since."""
+"""Maximum validity of a closed state in seconds. Short, because a valid closed state hides an outage that has begun in
+the meantime."""
 
 _STATE: Final = re.compile(r"fleet-breaker=(open|closed);until=([0-9]{1,15})")
 
@@ -25,15 +25,16 @@ def open_breaker_state(until_ms: int) -> str:
 
 
 def closed_breaker_state(until_ms: int) -> str:
-    """Like `open_breaker_state`, for a closed breaker while records succeed. No worker commits just for this state."""
+    """Like `open_breaker_state`, but for a closed breaker while records succeed. Workers add this state only to commits
+    that they make anyway."""
     return f"fleet-breaker=closed;until={until_ms}"
 
 
 def read_breaker_state(metadata: str, state: str = "open") -> int | None:
     """Return the wall-clock milliseconds until which `state` is valid; None if the metadata has no such state.
 
-    Anybody who may commit for the group can write metadata, so it is parsed strictly. It may have other fields,
-    separated by spaces. The caller limits the time by OPEN_LIMIT_S or CLOSED_LIMIT_S.
+    Anybody who may commit for the group can write metadata, so parsing is strict. Metadata may have other fields,
+    separated by spaces. The caller must limit the result by OPEN_LIMIT_S or CLOSED_LIMIT_S.
     """
     found = next((match for field in metadata.split(" ") if (match := _STATE.fullmatch(field))), None)
     return int(found[2]) if found is not None and found[1] == state else None
@@ -48,8 +49,8 @@ def without_breaker_state(metadata: str) -> str:
 
 
 class Breakers(NamedTuple):
-    """The combined breaker states of the main workers: the times until which the open and the closed state are valid,
-    in wall-clock seconds. A time is in the past if no commit has that state."""
+    """The combined breaker states of the main workers: the wall-clock times in seconds until which the open and the
+    closed state are valid. A time in the past means that no valid state exists."""
 
     open_until: float = 0.0
     closed_until: float = 0.0

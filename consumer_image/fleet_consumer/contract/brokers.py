@@ -12,9 +12,9 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----([^-]*)-----END \1-----")
-"""A PEM block. A match never spans two blocks, and the search takes linear time even for large, hostile input."""
+"""Matches a PEM block. A match never spans two blocks, and matching takes linear time even for large, hostile input."""
 _LAYOUT: Final = re.compile(rb"\\[nr]|\s")
-"""White space in a PEM block, including line breaks that are escaped as in JSON or in an environment variable."""
+"""Matches white space in a PEM block, including escaped line breaks (as in JSON or environment variables)."""
 
 
 @fields.settings
@@ -22,10 +22,10 @@ class TlsSettings:
     """Paths of PEM files. If `ca_file` is None, the system's CAs are trusted.
 
     The file name of `ca_file` may have one asterisk, such as `/etc/kafka/ca/*.crt`. The certificates of all matching
-    files are trusted, which is needed while one CA replaces another.
+    files are trusted, as needed while one CA replaces another.
 
-    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. Files are read for
-    every connection, so renewed certificates need no restart. Host names are always verified.
+    `cert_file` (with its chain) and `key_file` authenticate the client, if the broker requires it. Files are read again
+    for every connection, so renewed certificates need no restart. Host names are always verified.
     """
 
     ca_file: str | None = fields.text(null=True, default=None)
@@ -48,7 +48,7 @@ class TokenEndpoint:
 
 @fields.settings
 class SaslSource:
-    """Login settings. `directory` has the files of `credential_files`; `identity`, if set, replaces the first file."""
+    """Login settings. `directory` contains the two `credential_files`; `identity`, if set, replaces the first file."""
 
     mechanism: str = fields.choice(*MECHANISMS)
     oauth: TokenEndpoint | None = fields.nested(TokenEndpoint, null=True)
@@ -65,7 +65,7 @@ def _sasl(section: Section) -> SaslSource:
 
 @fields.settings
 class Brokers:
-    """Connection to a cluster: in plaintext if `tls` is None, and without a login if `sasl` is None."""
+    """Connection to a cluster: plaintext if `tls` is None, without login if `sasl` is None."""
 
     bootstrap_servers: tuple[str, ...] = fields.strings(1)
     tls: TlsSettings | None = fields.nested(_tls, null=True)
@@ -73,18 +73,19 @@ class Brokers:
 
 
 def credential_files(mechanism: str) -> tuple[str, str]:
-    """Return the names of a mounted login's two files, which are also the default keys of its Secret."""
+    """Return the names of a mounted login's two files. The same names are the default keys of its Secret."""
     return ("clientId", "clientSecret") if mechanism == OAUTHBEARER else ("username", "password")
 
 
 def credential_text(value: bytes) -> str:
-    """Decode a credential without the byte order mark and line end that editors and `echo` add. Raises
+    """Decode a credential, and remove the byte order mark and line end that editors and `echo` add. Raises
     UnicodeDecodeError."""
     return value.decode("utf-8-sig").rstrip("\r\n")
 
 
 def matching_files(names: Iterable[str], pattern: str) -> list[str]:
-    """Return the sorted names that match a pattern with one asterisk; hidden ones (the kubelet's links) never match."""
+    """Return the names that match a pattern with one asterisk, sorted. Hidden names (the kubelet's links) never
+    match."""
     start, _, end = pattern.partition("*")
     long_enough = len(start) + len(end)
     return sorted(
@@ -95,7 +96,7 @@ def matching_files(names: Iterable[str], pattern: str) -> list[str]:
 
 
 def certificates(contents: Iterable[bytes]) -> Iterator[str]:
-    """Yield the PEM certificates in the contents of files, in order, in the form that OpenSSL and librdkafka read.
+    """Yield the PEM certificates in files' contents, in order, in a form that OpenSSL and librdkafka can read.
 
     As in Java's clients, lines may be indented, and blocks may follow each other without a line break. Other content is
     skipped: comments, OpenSSL's own text, and the trust settings of a TRUSTED CERTIFICATE.

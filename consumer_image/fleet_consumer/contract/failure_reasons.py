@@ -1,5 +1,5 @@
-"""Reasons why records are in the failed topic (dead letter queue, DLQ). They are lower case in headers, metrics and
-commands, and CamelCase in API objects like all enums there. Only this module converts between the two forms."""
+"""Reasons why records are in the failed topic (dead letter queue, DLQ). Reasons are lower case in headers, metrics and
+commands, but CamelCase in API objects, like all enums there. Only this module converts between the two forms."""
 
 import re
 from enum import StrEnum
@@ -17,7 +17,7 @@ class FailureReason(StrEnum):
 
 
 def to_api(reason: str) -> str:
-    """Convert a reason to its CamelCase form. The reason may be one that only another worker version knows."""
+    """Convert a reason to its CamelCase form. Also accepts reasons that only another worker version knows."""
     return "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", reason))
 
 

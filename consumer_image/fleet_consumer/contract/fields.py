@@ -1,6 +1,6 @@
-"""Settings files declared as classes: each field declares how it is read, and `parse` makes an instance from a section.
+"""Settings files declared as classes: each field declares its reader, and `parse` makes an instance from a section.
 
-A field's name in the file is its name in the class, in camel case, unless `name` gives another name. Fields are read in
+A field's name in the file is the camel-case form of its name in the class, unless `name` is given. Fields are read in
 the order of their declaration. A field that is not declared by a function of this module is not part of the file.
 """
 
@@ -13,7 +13,7 @@ from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 
 T = TypeVar("T")
 Reader = Callable[[Section, str], Any]
-"""Takes a field from a section, by its name in the file. Raises SettingsInvalid."""
+"""Removes a field from a section, by its name in the file, and returns the checked value. Raises SettingsInvalid."""
 
 READER: Final = "reader"
 NAME: Final = "name"
@@ -27,10 +27,10 @@ def read_by(
     later: Any = dataclasses.MISSING,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare a field that `reader` reads. If `null`, the field may be null, and is then None.
+    """Declare a field that `reader` reads. If `null`, the field may be null, which becomes None.
 
-    `later` is the value for files of earlier versions, which lack the field. `default` is used only for an instance
-    that is made without a file.
+    `later` is the value if the field is absent, as in files of earlier versions. `default` is used only for instances
+    that are created without a file.
     """
 
     def read(section: Section, field: str) -> Any:
@@ -41,7 +41,7 @@ def read_by(
     return dataclasses.field(default=default, metadata={READER: read, NAME: name})
 
 
-# The functions below declare fields. They also take the keyword arguments of `read_by`.
+# The functions below declare fields. They also accept the keyword arguments of `read_by`.
 
 
 def text(pattern: str | None = None, **rules: Any) -> Any:
@@ -107,7 +107,7 @@ def names_of(cls: type) -> dict[str, str]:
 
 
 def parse(cls: type[T], section: Section, **given: Any) -> T:
-    """Make an instance from the fields of a section; `given` are values of fields that are not part of the file. The
+    """Make an instance from the fields of a section; `given` has the values of fields that are not in the file. The
     caller must call `section.end`. Raises SettingsInvalid for the first invalid field."""
     return cls(**given, **{field: read(section, name) for name, field, read in _declared(cls)})
 
@@ -122,7 +122,7 @@ def parse_file(cls: type[T], document: object, file: str, version: int) -> T:
 
 
 def rendered(value: Any) -> Any:
-    """Convert declared settings to the document that `parse` reads."""
+    """Convert declared settings to a document that `parse` can read."""
     if isinstance(value, tuple):
         return [rendered(each) for each in value]
     if not dataclasses.is_dataclass(value):
@@ -133,8 +133,8 @@ def rendered(value: Any) -> Any:
 def by_partition(
     section: Section, name: str, what: str, form: str, valid: Callable[[object], bool]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the entries of a map whose keys are partitions. Raises SettingsInvalid for an entry that is not `valid`; in
-    the message, `what` names the values and `form` describes a valid one."""
+    """Yield the entries of a map whose keys are partitions. Raises SettingsInvalid for an entry that is not `valid`;
+    the message names the values (`what`) and describes a valid value (`form`)."""
     found, path = section.pop(name), section.at(name)
     if not isinstance(found, dict):
         raise SettingsInvalid(path, f"must map partitions to {what}")

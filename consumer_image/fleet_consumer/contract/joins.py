@@ -1,10 +1,10 @@
-"""join.json: the workers that one scaling step adds, so that they join the group together.
+"""join.json: the workers added by one scaling step, which should join the group together.
 
-A group stops for a rebalance whenever a member joins. The workers of one step start within seconds of each other. So
-each worker delays its first join until a common time, and the step causes only one rebalance. The workers wait until a
-fixed time instead of exchanging messages, because DNS caches peers for seconds, and pods may be unreachable. A change
-to a mounted file is no signal either, because it reaches a pod only after a second or two. Workers do not wait when a
-fleet is scaled up from zero.
+Each join of a member causes a rebalance, during which the group stops. The workers of one step start within seconds of
+each other. So all delay their first join until a common time, and the step causes only one rebalance. The workers wait
+until a fixed time instead of exchanging messages, because DNS caches peers for seconds, and pods may be unreachable. A
+change to a mounted file is not a usable signal either, because it reaches a pod only after a second or two. Workers do
+not wait when a fleet is scaled up from zero.
 
 Decision: docs/decisions/0049-scaling-steps.md.
 """
@@ -15,8 +15,8 @@ from fleet_consumer.contract.section import Section
 
 VERSION: Final = 1
 HOLD_S: Final = 10.0
-"""Time in seconds from a step to its workers' joins, enough to start pods and set up handlers. Slower workers join at
-once."""
+"""Seconds from a step until its workers join, enough to start pods and set up handlers. Slower workers join
+immediately."""
 
 
 class JoinStep(NamedTuple):
@@ -29,8 +29,8 @@ class JoinStep(NamedTuple):
     def hold_s(self, ordinal: int, now: float) -> float:
         """Return the delay in seconds of a worker's first join.
 
-        It is 0 if the worker is late or not part of this step, or if more than `HOLD_S` seconds seem to remain, because
-        the machines' clocks then differ.
+        The delay is 0 if the worker is late or not part of this step. It is also 0 if more than `HOLD_S` seconds seem
+        to remain, which means that the machines' clocks differ.
         """
         if not self.first <= ordinal < self.end:
             return 0.0

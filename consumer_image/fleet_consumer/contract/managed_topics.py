@@ -1,8 +1,8 @@
-"""Configuration of a group's managed topics: settings, retention, size limits, and detection of drift. Pure.
+"""Configuration of a group's managed topics: settings, retention, size limits, and detection of drift. Pure functions.
 
 Each distinct delay has its own topic, because records with the same delay become due in the order in which they were
-written. The redrive topic has records that are due at once, and the ledger of redriven records. A group without retries
-has only the failed topic.
+written. The redrive topic has records that are due immediately, and the ledger of redriven records. A group without
+retries has only the failed topic.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,8 +12,8 @@ from typing import Final
 from fleet_consumer.contract.naming import DAY_SECONDS, parse_delay, redrive_topic, retry_topic
 
 RETENTION_SECONDS_MIN: Final = 30 * DAY_SECONDS
-"""Default minimum retention of retry topics in seconds. While a fleet cannot run, the operator raises the retention so
-that waiting records are kept. If the operator is down as well, it must run again within this time."""
+"""Default minimum retention of retry topics in seconds. While a fleet cannot run, the operator raises the retention, so
+that waiting records are kept. If the operator is also down, it must be running again within this time."""
 RETENTION_FACTOR: Final = 3
 """Retention as a multiple of a sequence's total delay: enough for all delays and an outage of the same length."""
 FAILED_RETENTION_SECONDS: Final = 30 * DAY_SECONDS
@@ -22,10 +22,10 @@ HEADERS_BYTES_MAX: Final = 64 * 1024
 SOURCE_BYTES_DEFAULT: Final = 1_048_588
 """Kafka's default `max.message.bytes`, used while the source topics' value is unknown."""
 SEGMENT_MS_DEFAULT: Final = 7 * DAY_SECONDS * 1000
-"""Kafka's default `segment.ms`. Brokers delete only whole segments, in which the last record may be younger than the
-first by this time."""
+"""Kafka's default `segment.ms`: the maximum age difference of the records in a segment. Brokers delete only whole
+segments."""
 BROKER_DEFAULT: Final = -1
-"""Requests the brokers' default replication factor (KIP-464)."""
+"""Replication factor that selects the brokers' default (KIP-464)."""
 
 CLEANUP: Final = "cleanup.policy"
 TIMESTAMPS: Final = "message.timestamp.type"
@@ -51,9 +51,9 @@ class WantedTopic:
 class TopicShape:
     """Requirements shared by all managed topics of a group.
 
-    - `retention_seconds` of retry topics; None derives it from the sequence.
-    - `source_max_message_bytes` is the sources' largest `max.message.bytes`; while it is None (unknown), no size limit
-      is set and the brokers' default applies.
+    - `retention_seconds` is the retention of retry topics; if None, it is derived from the sequence.
+    - `source_max_message_bytes` is the largest `max.message.bytes` of the source topics. While it is None (unknown), no
+      size limit is set, and the brokers' default applies.
     - `failed_segment_ms` is the failed topic's `segment.ms`, as the function `segment_ms` returns it.
     """
 
@@ -72,13 +72,14 @@ class TopicShape:
             # A record must not be deleted before it is due.
             least = RETENTION_FACTOR * parse_delay(delay)
             yield self._topic(retry_topic(group_id, delay), max(self.retention_seconds or derived, least))
-        # A failed record would be redriven again if its ledger entry were deleted first. So the ledger outlives the
-        # record's segment and the brokers' next check of their segments.
+        # If its ledger entry were deleted first, a failed record would be redriven again. So the ledger is kept until
+        # the brokers have deleted the record's segment, which happens at their next segment check.
         ledger = self.failed_retention_seconds + self.failed_segment_ms // 1000 + DAY_SECONDS
         yield self._topic(redrive_topic(group_id), max(self.retention_seconds or RETENTION_SECONDS_MIN, ledger))
 
     def failed_topic(self, name: str) -> WantedTopic:
-        """Return the failed topic. Its size limit is above that of retry topics, so each of their records fits."""
+        """Return the failed topic. Its size limit is above the retry topics' limit, so every record from a retry topic
+        fits."""
         return self._topic(name, self.failed_retention_seconds, publishes=2)
 
     def _topic(self, name: str, retention_seconds: int, *, publishes: int = 1) -> WantedTopic:
@@ -94,7 +95,8 @@ class TopicShape:
 
 
 def segment_ms(configs: Mapping[str, str]) -> int:
-    """Return the `segment.ms`, but at least Kafka's default, because old segments may date from a larger value."""
+    """Return the `segment.ms`, but at least Kafka's default, because a larger value may have applied to old
+    segments."""
     text = configs.get(SEGMENT, "")
     return max(SEGMENT_MS_DEFAULT, int(text) if text.isdigit() else 0)
 

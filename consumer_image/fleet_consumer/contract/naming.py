@@ -1,8 +1,9 @@
-"""Names that operator and workers derive in the same way: managed topics, instance ids, revisions, children. Pure.
+"""Names that operator and workers derive in the same way: managed topics, instance ids, revisions, children. Pure
+functions.
 
 A managed topic's name is parsed from its end: the last component is `failed`, `redrive`, or a delay after `retry`; the
 rest, with its dots, is the group id. So two different combinations of group, kind and delay never share a name. Group
-ids can collide: the retry group of `a` has the same id as a group `a.retry`. Claims resolve such a conflict.
+ids can collide: the retry group of `a` has the same id as a group named `a.retry`. Claims resolve this conflict.
 
 ConsumerGroups' names have at most 40 characters, because `<name>-fleet-retry` then has 52. The StatefulSet controller
 adds 11 characters to that name for a label, which may have 63.
@@ -24,10 +25,11 @@ UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": DAY_SECONDS}
 """Units of delays, from the smallest to the largest."""
 DELAY: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])")
 DELAY_SECONDS_MAX: Final = 7 * DAY_SECONDS
-"""Maximum delay in seconds. Managed topics always keep records for at least this time."""
+"""Maximum delay in seconds. Managed topics always keep records for at least this long."""
 
 UID_CHARACTERS_MAX: Final = 8
-"""Number of characters of an object's uid in names: enough to distinguish a recreated object from its predecessor."""
+"""Number of characters of an object's uid that names contain: enough to distinguish a recreated object from its
+predecessor."""
 
 HASH_CHARACTERS: Final = 10
 """Hexadecimal digits in a revision's name (40 bits of a SHA-256): a collision is unlikely below a million revisions."""
@@ -45,22 +47,22 @@ def failed_topic(group_id: str) -> str:
 
 
 def retry_topic(group_id: str, delay: str) -> str:
-    """Name of the topic in which a group's records wait for this delay, which is given in canonical form."""
+    """Name of the topic in which a group's records wait for `delay`, which must be canonical."""
     return f"{RESERVED_PREFIX}{group_id}.retry.{delay}"
 
 
 def redrive_topic(group_id: str) -> str:
-    """Name of the topic of a group's redriven records, which retry workers read without delay."""
+    """Name of the topic with a group's redriven records; retry workers process them without delay."""
     return f"{RESERVED_PREFIX}{group_id}.redrive"
 
 
 def retry_group(group_id: str) -> str:
-    """Id of the Kafka group of retry workers, separate so that they never cause rebalances of the main group."""
+    """Id of the retry workers' Kafka group. With a separate group, they never cause rebalances of the main group."""
     return f"{group_id}.retry"
 
 
 def redrive_group(group_id: str, uid: str) -> str:
-    """Id of the Kafka group that stores the progress of one Redrive. The group has offsets but no members."""
+    """Id of the Kafka group with the progress of one Redrive. This group has committed offsets but no members."""
     return f"{group_id}.redrive.{uid[:UID_CHARACTERS_MAX]}"
 
 
@@ -76,8 +78,8 @@ def parse_delay(text: str) -> int:
 
 
 def canonical_delay(seconds: int) -> str:
-    """Return a delay in the largest unit that divides it, so that 60s and 1m share a topic. Raises ValueError unless
-    `seconds` is from 1 s to 7 days."""
+    """Return a delay in the largest unit that divides it evenly, so that 60s and 1m share a topic. Raises ValueError
+    unless `seconds` is from 1 s to 7 days."""
     if not 1 <= seconds <= DELAY_SECONDS_MAX:
         raise ValueError(f"a delay of {seconds} s is out of range; it must be from 1 s to {DELAY_SECONDS_MAX} s")
     unit, size = next((unit, size) for unit, size in reversed(UNIT_SECONDS.items()) if seconds % size == 0)
@@ -100,7 +102,7 @@ class TopicPattern(Protocol):
     """A compiled regular expression for topic names: `re.Pattern[str]`, or `patterns.Pattern` for RE2."""
 
     def fullmatch(self, text: str, /) -> object | None:
-        """A true value if the whole name matches, else None."""
+        """Return a true value if the whole name matches, else None."""
 
 
 def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
@@ -113,7 +115,7 @@ def pattern_matches(pattern: TopicPattern, topic: str) -> bool:
 
 
 def instance_id_prefix(namespace: str, name: str, uid: str) -> str:
-    """Prefix of every `group.instance.id` of one ConsumerGroup object and of no other."""
+    """Prefix of all `group.instance.id` values of one ConsumerGroup object; no other object has the same prefix."""
     return f"{namespace}.{name}.{uid[:UID_CHARACTERS_MAX]}-"
 
 
@@ -139,7 +141,7 @@ def java_string_hash(text: str) -> int:
 
 def coordinator_partition(group_id: str, partitions: int) -> int:
     """Partition of `__consumer_offsets` whose leader coordinates a group (`GroupMetadataManager.partitionFor`). Java's
-    `Utils.abs` maps the smallest int to 0, where Python's `abs` would leave 2**31."""
+    `Utils.abs` maps the smallest int to 0, whereas Python's `abs` returns 2**31."""
     if partitions < 1:
         raise ValueError(f"__consumer_offsets must have at least one partition, got {partitions}")
     hashed = java_string_hash(group_id)
@@ -149,8 +151,8 @@ def coordinator_partition(group_id: str, partitions: int) -> int:
 def main_workers(name: str) -> str:
     """Name of the StatefulSet, headless Service and PodDisruptionBudget of the main workers.
 
-    The name of every child of a ConsumerGroup has `-fleet` after the group's name, because an application `orders`
-    often has objects named `orders`, and another group's name may look like the name of a child.
+    All names of a ConsumerGroup's children have `-fleet` after the group's name. Without it, a child could have the
+    name of another group, or of an object of the application, such as `orders`.
     """
     return f"{name}-fleet"
 

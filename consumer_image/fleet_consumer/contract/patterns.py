@@ -1,9 +1,9 @@
 """Users' regular expressions, matched in linear time by RE2.
 
-A short expression and a short string can block Python's own matcher indefinitely. Expressions come from every tenant,
-and strings (topic names, error messages, keys) from anybody. Workers match them, and so does the operator, which serves
-all tenants. RE2 needs time proportional to the length of the string and to the size of the compiled expression; both
-are limited here.
+In Python's `re`, even a short expression and a short string can block for an unlimited time. Every tenant writes
+expressions, and strings (topic names, error messages, keys) come from anybody. Both the workers and the operator, which
+serves all tenants, match expressions. RE2's time is proportional to the length of the string and the size of the
+compiled expression; both are limited here.
 
 Decision: docs/decisions/0027-linear-time-patterns.md.
 """
@@ -13,20 +13,21 @@ from functools import lru_cache
 from typing import Any, Final
 
 PROGRAM_BYTES_MAX: Final = 64 * 1024
-"""Maximum memory of a compiled expression, which also limits a match's time. On a name of 249 characters the worst
-expression found takes 9 ms (where 20 million additions in Python take 1.2 s); usual ones take microseconds."""
+"""Maximum memory of a compiled expression, which also limits the time of a match. With a name of 249 characters, the
+worst known expression takes 9 ms (on a machine where 20 million additions in Python take 1.2 s); usual expressions take
+microseconds."""
 
 SEARCHED_CHARACTERS_MAX: Final = 256
 """Maximum number of characters of a string that are searched; topic names are always shorter."""
 
 
 class PatternRefused(ValueError):
-    """An unusable expression; the message is for the author of the expression."""
+    """An unusable expression. The message is for the expression's author."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled expression, which is equal to any other pattern with the same `text`."""
+    """A compiled expression. Patterns with the same `text` are equal."""
 
     text: str
     compiled: Any = field(compare=False, repr=False)
@@ -43,12 +44,12 @@ class Pattern:
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Pattern:
     """Compile an expression in RE2's syntax. Raises PatternRefused if it is invalid or too large."""
-    # Imported here, because users of the library import this module too, and may have no RE2.
+    # Imported here, because users of the library may import this module without having RE2.
     import re2
 
     options = re2.Options()
     options.max_mem = PROGRAM_BYTES_MAX
-    # Otherwise RE2 also writes refused expressions to standard error.
+    # By default, RE2 also logs refused expressions to standard error.
     options.log_errors = False
     try:
         return Pattern(text, re2.compile(text, options))

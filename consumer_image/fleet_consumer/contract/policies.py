@@ -1,8 +1,8 @@
 """policies.json: the revisions of one RetryPolicy that a group's workers follow.
 
-A waiting record follows the revision that its headers name, so several revisions are in force at once. A file is used
-as a whole or not at all: a worker that cannot read the newest file keeps the previous one. Pure. The modules
-`retry/failure.py` and `retry/routing.py` apply the policies to records.
+A waiting record follows the revision named in its headers, so several revisions are in force at the same time. Each
+file is used completely or not at all: a worker that cannot read the newest file keeps the previous file. Pure
+functions. The modules `retry/failure.py` and `retry/routing.py` apply the policies to records.
 """
 
 import re
@@ -21,7 +21,8 @@ from fleet_consumer.contract.section import Section, SettingsInvalid, whole
 VERSION: Final = 1
 
 ATTEMPTS_MAX: Final = 100
-"""Maximum length of a sequence: a retry every quarter of an hour for a day. More is a mistake that fills topics."""
+"""Maximum length of a sequence: a retry every 15 minutes for a day. A longer sequence is a mistake that fills
+topics."""
 DELAYS_MAX: Final = 16
 """Maximum number of distinct delays in a policy, because each delay needs a topic in every group."""
 RULES_MAX: Final = 50
@@ -34,7 +35,7 @@ HTTP_STATUS: Final = r"[1-5]([0-9]{2}|xx)"
 
 
 class PolicyInvalid(Exception):
-    """Unusable policies; the message names the invalid field, its value and what to change."""
+    """Unusable policies. The message names the invalid field, its value and the necessary change."""
 
     reason = "PolicyInvalid"
 
@@ -50,7 +51,7 @@ class Then(StrEnum):
 
 
 class HeaderProfile(StrEnum):
-    """Determines the headers that a failed record gets in addition to the `kr-` headers."""
+    """The headers that a failed record gets in addition to the `kr-` headers."""
 
     NATIVE = "Native"
     SPRING = "Spring"
@@ -85,8 +86,8 @@ class Rule:
 class Budget:
     """Failure budget. Bounds and defaults are those of the CRD.
 
-    If more than `max_failure_percent` of the records within the window fail, and there are at least `min_records` of
-    them, workers take `action`. After the cooldown they try to end the action.
+    If more than `max_failure_percent` of at least `min_records` records in the window fail, workers take `action`.
+    After the cooldown, they try to end the action.
     """
 
     max_failure_percent: int = fields.integer(1, 100, default=50)
@@ -114,7 +115,7 @@ def _rules(section: Section, name: str) -> tuple[Rule, ...]:
 @fields.settings
 class Policy:
     """One revision of a policy. `sequence` has the delay in seconds before each retry. `max_total_s` counts from a
-    record's first failure (None: no limit). `name` and `revision` are not part of a revision's content in the file."""
+    record's first failure (None: no limit). `name` and `revision` are not in the revision's content in the file."""
 
     name: str
     revision: str
@@ -148,10 +149,10 @@ class Policies:
         return self.revisions[self.current]
 
     def find_revision(self, revision: str | None) -> tuple[Policy, bool]:
-        """Return the revision that a record follows, and True if this revision is known.
+        """Return the policy revision that a record follows, and True if the revision is known.
 
-        If it is unknown, the newest revision is returned instead, with False. A `revision` of None means that the
-        record's headers have none; the newest revision then counts as known.
+        For an unknown revision, returns the newest revision and False. If `revision` is None (not in the record's
+        headers), returns the newest revision and True.
         """
         if revision is None:
             return self.newest, True
@@ -201,7 +202,7 @@ def _policies(section: Section) -> Policies:
         canonical = canonical_delay(parse_seconds(delay, path))
         if canonical != delay:
             raise SettingsInvalid(path, f"is {delay!r}; write the canonical form {canonical!r}")
-    # The delays of older revisions count too, because their records must not wait in a topic that nobody reads.
+    # The delays of older revisions are also required, because their records must not wait in a topic that nobody reads.
     used = {canonical_delay(seconds) for each in revisions.values() for seconds in each.sequence}
     unread = sorted(used - set(delays))
     if unread:
@@ -237,7 +238,7 @@ def check_sequence(seconds: Sequence[int], path: str) -> None:
         raise SettingsInvalid(path, f"has {len(seconds)} delays; at most {ATTEMPTS_MAX} are allowed")
     distinct = len(set(seconds))
     if distinct > DELAYS_MAX:
-        problem = f"has {distinct} different delays, and each needs a topic of its own"
+        problem = f"has {distinct} different delays, and each needs its own topic"
         raise TooManyDelays(path, f"{problem}: use at most {DELAYS_MAX} (repeats cost nothing)")
 
 

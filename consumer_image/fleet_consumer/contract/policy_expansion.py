@@ -1,7 +1,7 @@
-"""Expansion of a RetryPolicy's spec into the content that workers follow. Pure.
+"""Expansion of a RetryPolicy's spec into the content that workers follow. Pure functions.
 
 The operator and local runs both use this module, so a spec always has the same content and hash. Bounds and defaults
-repeat those of the CRD (a test compares them), because only in a cluster does an API server apply them. The number of
+are copies of the CRD's (a test compares them), because local runs have no API server to apply them. The number of
 distinct delays, the values of a generated series, and regular expressions are checked only here.
 """
 
@@ -42,8 +42,8 @@ INT32_MAX: Final = 2**31 - 1
 def expand_policy(spec: object, path: str) -> dict[str, Any]:
     """Expand a manifest's spec to a policy's content; `path` names the spec in errors.
 
-    Raises SettingsInvalid for the first invalid field. For fields that the CRD cannot check, this is TooManyDelays or
-    PatternInvalid.
+    Raises SettingsInvalid for the first invalid field. Raises the subclasses TooManyDelays and PatternInvalid for
+    problems that the CRD cannot detect.
     """
     given = manifest_section(spec, path, **DEFAULTS)
     if given.only("sequence", "generate") == "sequence":
@@ -78,7 +78,8 @@ def _series(generate: Section) -> Iterator[int]:
 
 
 def _content(given: Section, sequence: list[int]) -> dict[str, Any]:
-    """Return a policy's content from its sequence and the other fields of its spec (the delays are already taken)."""
+    """Return a policy's content from its sequence and the remaining fields of its spec (the delays are already
+    removed)."""
     check_sequence(sequence, given.path)
     content = {
         "sequence": [canonical_delay(seconds) for seconds in sequence],

@@ -20,7 +20,7 @@ COUNTS: Final = {
     "movedBefore": "moved_before",
     "failedAgain": "failed_again",
 }
-"""Maps names of counts (in commit metadata, the last line of output, and status) to fields of `RedriveProgress`."""
+"""Maps the names of counts (in commit metadata, the last output line and status) to fields of `RedriveProgress`."""
 
 
 def _places(section: Section, name: str) -> Mapping[int, frozenset[int]]:
@@ -37,10 +37,10 @@ def _places(section: Section, name: str) -> Mapping[int, frozenset[int]]:
 
 @fields.settings
 class Filter:
-    """Selects failed records. A condition that is empty or None selects all records.
+    """Selects failed records. Conditions that are empty or None select all records.
 
     `error_classes` are full class names, or the part after the last dot. `error` may match anywhere in "class:
-    message", `key` anywhere in the record's key (decoded as UTF-8); a record without a key never matches a `key`.
+    message", `key` anywhere in the record's key (decoded as UTF-8); records without a key never match a `key`.
     `from_ms` (inclusive) and `to_ms` (exclusive) bound the append time in the failed topic. `places` maps partitions of
     the failed topic to offsets; None selects all offsets.
     """
@@ -60,8 +60,8 @@ class Filter:
 class RedriveConfig:
     """One run, identified by `id`.
 
-    `partitions` is the redrive topic's partition count, `max_message_bytes` its size limit. If `records_per_second` or
-    `max_records` is None, it is unlimited. Records that were already redriven `max_redrives` times are skipped.
+    `partitions` is the redrive topic's partition count, `max_message_bytes` its size limit. `records_per_second` and
+    `max_records` are None if unlimited. Records that were already redriven `max_redrives` times are skipped.
     """
 
     id: str = fields.text(RUN_ID)

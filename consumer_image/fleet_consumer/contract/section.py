@@ -1,4 +1,4 @@
-"""Strict parsing of a JSON object: fields are taken by name and type, and an object with other fields is refused."""
+"""Strict parsing of JSON objects: fields are read by name and type, and unknown fields are errors."""
 
 import json
 import re
@@ -22,7 +22,7 @@ class SettingsInvalid(Exception):
 
 
 class PatternInvalid(SettingsInvalid):
-    """A setting is not a regular expression that RE2 accepts."""
+    """RE2 refuses a setting that must be a regular expression."""
 
 
 _ABSENT: Final = object()
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Section:
-    """A JSON object: every field is taken once, and `end` refuses the fields that remain."""
+    """A JSON object. Each field is read once and removed; `end` raises an error if fields remain."""
 
     def __init__(self, value: object, path: str) -> None:
         self.path = path
@@ -42,18 +42,18 @@ class Section:
         return f"{self.path}.{name}" if self.path else name
 
     def pop(self, name: str) -> Any:
-        """Take and return the field's value, which may be null. Raises SettingsInvalid if the field is absent."""
+        """Remove and return the field's value, which may be null. Raises SettingsInvalid if the field is absent."""
         value = self._remaining.pop(name, _ABSENT)
         if value is _ABSENT:
             raise SettingsInvalid(self.at(name), "is missing")
         return value
 
     def has(self, name: str) -> bool:
-        """Return True if the field is present. Meant for fields that earlier versions do not write."""
+        """Return True if the field is present. For fields that earlier versions do not write."""
         return name in self._remaining
 
     def end(self) -> None:
-        """Raise SettingsInvalid if a field was not taken."""
+        """Raise SettingsInvalid if any field was not read."""
         if self._remaining:
             raise SettingsInvalid(self.at(min(self._remaining)), "is not a setting that this version knows")
 
@@ -65,7 +65,7 @@ class Section:
         return found[0]
 
     def nested(self, name: str, parse: "Callable[[Section], _T]") -> _T:
-        """Take a field that is an object, and parse the object; `parse` must take all of its fields."""
+        """Read a field that is an object, and parse the object; `parse` must read all fields of the object."""
         return whole(self.pop(name), self.at(name), parse)
 
     def text(self, name: str, *, pattern: str | None = None) -> str:
@@ -118,7 +118,7 @@ class Section:
         return MappingProxyType(dict(value))
 
     def take_null(self, name: str) -> bool:
-        """Take the field if its value is null. Returns True if so."""
+        """Remove the field if its value is null. Returns True if removed."""
         null = self._remaining.get(name, _ABSENT) is None
         if null:
             del self._remaining[name]
@@ -126,7 +126,7 @@ class Section:
 
 
 def whole(value: object, path: str, parse: Callable[[Section], _T]) -> _T:
-    """Parse an object; `parse` must take all fields of the object."""
+    """Parse an object; `parse` must read all fields of the object."""
     section = Section(value, path)
     parsed = parse(section)
     section.end()
@@ -134,7 +134,7 @@ def whole(value: object, path: str, parse: Callable[[Section], _T]) -> _T:
 
 
 def manifest_section(value: object, path: str, **defaults: object) -> Section:
-    """Return a manifest's section. As in the API server, a null field counts as absent and has its default."""
+    """Return a manifest's section. As in the API server, a null field counts as absent, so its default applies."""
     if isinstance(value, dict):
         for name in value:
             if not isinstance(name, str):

@@ -1,6 +1,7 @@
-"""skip.json: the records that a group's workers skip, by the topic, partition and offset at which they are read.
+"""skip.json: the records that a group's workers skip, identified by the topic, partition and offset from which they are
+read.
 
-The list names the uid of its ConsumerGroup, so workers ignore the list of an earlier ConsumerGroup with the same name.
+The list has the uid of its ConsumerGroup, so workers ignore the list of an earlier ConsumerGroup with the same name.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from fleet_consumer.contract.section import Section, SettingsInvalid
 
 VERSION: Final = 1
 RECORDS_MAX: Final = 100
-"""Maximum number of records in a file, the same as in the CRD."""
+"""Maximum number of records in a file; the CRD has the same limit."""
 
 
 class Place(NamedTuple):
@@ -20,7 +21,8 @@ class Place(NamedTuple):
 
 
 class PassedBy(NamedTuple):
-    """A worker's skip of a record, or of unreadable data up to `last_offset`, at `at` (wall clock, seconds)."""
+    """A worker's report that it skipped a record, or unreadable data up to `last_offset`, at `at` (wall-clock
+    seconds)."""
 
     at: float
     last_offset: int | None = None
@@ -31,12 +33,13 @@ class SkipsInvalid(Exception):
 
 
 def render_skips(uid: str, places: Iterable[Place]) -> dict[str, Any]:
-    """Return the JSON object of a skip.json, with the records in a fixed order; `uid` is the ConsumerGroup's."""
+    """Return the JSON object of a skip.json, with the records sorted; `uid` is the ConsumerGroup's."""
     return {"version": VERSION, "uid": uid, "records": [place._asdict() for place in sorted(places)]}
 
 
 def parse_skips(document: Any, uid: str) -> frozenset[Place]:
-    """Return the places of a skip.json. Raises SkipsInvalid, also if the file has the uid of another ConsumerGroup."""
+    """Return the record coordinates in a skip.json. Raises SkipsInvalid, also if the file has another ConsumerGroup's
+    uid."""
     try:
         return _places(Section(document, "skip.json"), uid)
     except SettingsInvalid as error:

@@ -1,7 +1,8 @@
 """worker.json: the settings of one revision of a fleet, as the operator renders them.
 
-Parsing is strict: a field that is missing, unknown or of the wrong type is an error that names its path, because a
-silently ignored setting only shows in production. Settings that this version does not support are refused as well.
+Parsing is strict: a field that is missing, unknown or of the wrong type causes an error with the field's path, because
+a silently ignored setting would be noticed only in production. Settings that this version does not support are also
+errors.
 
 Decision: docs/decisions/0011-default-assignor.md (the default of `assignors`).
 """
@@ -24,7 +25,7 @@ PAUSED_BYTES_MAX: Final = 32 * 1024 * 1024
 
 @fields.settings
 class PythonSource:
-    """A callable to import. `path` is a folder put first on the import path, or None."""
+    """A callable to import. `path`, if not None, is a folder to put first on the import path."""
 
     callable: str = fields.text(r"[^:\s]+:[^:\s]+")
     path: str | None = fields.text(null=True)
@@ -32,7 +33,7 @@ class PythonSource:
 
 @fields.settings
 class HttpEndpoint:
-    """Address of a handler on the worker's loopback interface. If `batch`, a request carries several records."""
+    """Address of a handler on the worker's loopback interface. With `batch`, one request has several records."""
 
     port: int = fields.integer(1, 65535)
     path: str = fields.text(r"/[^\s]*")
@@ -58,7 +59,7 @@ class HandlerConfig:
     outputs: tuple[str, ...] = fields.strings()
     concurrency: int = fields.integer(1, 1024)
     error_text: bool = True
-    """True if logs and headers may have error messages. Not in worker.json; `settings.with_environment` sets it."""
+    """True if logs and headers may contain error messages. Not in worker.json; set by `settings.with_environment`."""
 
     @property
     def title(self) -> str:
@@ -84,7 +85,7 @@ class ConsumerConfig:
     commit_interval_seconds: int = fields.integer(1)
     properties: Mapping[str, str] = fields.read_by(Section.properties)
     paused_bytes_max: int = PAUSED_BYTES_MAX
-    """Maximum bytes of fetched records of paused partitions; not in worker.json, set by `settings.with_environment`."""
+    """Maximum bytes of held records of paused partitions. Not in worker.json; set by `settings.with_environment`."""
 
 
 def _handler(section: Section) -> HandlerConfig:
@@ -124,12 +125,14 @@ class WorkerConfig:
     handler: HandlerConfig = fields.nested(_handler)
     consumer: ConsumerConfig = fields.nested(_consumer)
     producer_properties: Mapping[str, str] = fields.nested(producer_properties, name="producer", later={})
-    """librdkafka's producer settings. The operator omits an empty `producer`, which earlier workers do not know."""
+    """librdkafka's producer settings. The operator omits an empty `producer`, because earlier workers refuse this
+    field."""
     failed_topic: str = fields.text()
     policy_file: str | None = fields.nested(lambda retry: retry.text("policyFile"), name="retry", null=True)
-    """Path of policies.json, reloaded when it changes. If None, failed records go straight to the failed topic."""
+    """Path of policies.json, which workers reload on changes. If None, failed records go directly to the failed
+    topic."""
     skip_file: str | None = fields.text(null=True)
-    """Path of skip.json, which workers reload when it changes; the file may be missing."""
+    """Path of skip.json, which workers reload on changes; the file may be missing."""
     http_port: int = fields.integer(0, 65535)
     drain_seconds: int = fields.integer()
     log: LogConfig = fields.nested(LogConfig)

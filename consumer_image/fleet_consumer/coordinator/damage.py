@@ -1,4 +1,4 @@
-"""Lookup of the end of an unreadable batch, from its header and the data after it.
+"""Lookup of the end of an unreadable batch, from its header and the data after the batch.
 
 No readable record is skipped. Brokers find batches by their headers, so a batch with a plausible header ends where the
 header says. If the length in the header is damaged, the broker also fails. Then fetches at later offsets find the end,

@@ -1,4 +1,4 @@
-"""The coordinator thread, which runs the network client and the group machine.
+"""The coordinator thread, which runs the network client and the group machine, and gives the machine the time.
 
 The user's thread uses neither client nor machine. It appends commands to one queue, and takes changes from another.
 Values that the user's thread reads often (the snapshot, the fence deadline) are attributes that only the coordinator

@@ -83,7 +83,7 @@ def test_values_become_the_type_of_their_column(kind: str, given: object, made: 
     ],
 )
 def test_values_of_other_types_are_refused_by_the_name_of_their_column(kind: str, given: object) -> None:
-    with pytest.raises(OutputRefused, match="column 'a' of the table takes"):
+    with pytest.raises(OutputRefused, match="column 'a' of the table must be"):
         row({"a": given}, column(kind))
 
 

@@ -121,7 +121,7 @@ def test_series_is_written_out(generate: dict[str, Any], sequence: str) -> None:
 def test_too_many_different_delays_are_refused() -> None:
     expand_policy({"sequence": [f"{n}s" for n in range(1, 17)] * 6}, "spec")
     expand_policy({"sequence": [*(f"{n}m" for n in range(1, 17)), "60s", "120s"]}, "spec")
-    with pytest.raises(TooManyDelays, match="spec: has 17 different delays, and each needs a topic of its own"):
+    with pytest.raises(TooManyDelays, match="spec: has 17 different delays, and each needs its own topic"):
         expand_policy({"sequence": [f"{n}s" for n in range(1, 18)]}, "spec")
 
 

@@ -73,7 +73,7 @@ def test_too_many_different_delays_are_refused() -> None:
     problem = refusal(sequence=[f"{n}s" for n in range(1, 18)])
     assert problem.reason == "TooManyDelays"
     assert problem.message == (
-        "RetryPolicy 'standard' has 17 different delays, and each needs a topic of its own: "
+        "RetryPolicy 'standard' has 17 different delays, and each needs its own topic: "
         "use at most 16 (repeats cost nothing)"
     )
 
