@@ -20,6 +20,8 @@ from e2e.install import Installation
 YEAR: Final = {"time": {"from": "2013-01-01T00:00:00Z", "to": "2014-01-02T00:00:00Z"}}
 """A range with every flight."""
 SPARK_ROLE: Final = "spark-role"
+SPARK_APPLICATION: Final = "spark-app-selector"
+"""A label with the id of an application, which differs between attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,33 @@ class BackfillScene:
 
     def pods(self, name: str, role: str) -> list[str]:
         """Names of a Backfill's driver or executor pods that have not ended."""
+        return [pod["metadata"]["name"] for pod in self._pods(name, role)]
+
+    def executor(self, name: str) -> str:
+        """Wait for an executor of the present attempt with a running container; returns its pod's name.
+
+        Executors of the attempt before may run for a while next to it, because Kubernetes deletes them with their
+        driver.
+        """
+
+        def probe() -> str:
+            (driver,) = self._pods(name, "driver")
+            attempt = driver["metadata"]["labels"][SPARK_APPLICATION]
+            for pod in self._pods(name, "executor"):
+                states = [container["state"] for container in pod["status"].get("containerStatuses", ())]
+                if pod["metadata"]["labels"][SPARK_APPLICATION] == attempt and any(
+                    "running" in each for each in states
+                ):
+                    return str(pod["metadata"]["name"])
+            return ""
+
+        return eventually(probe, timeout_s=PATIENCE_S, what=f"a running executor of {name}")
+
+    def _pods(self, name: str, role: str) -> list[dict[str, Any]]:
         selector = f"consumerfleet.io/backfill={name},{SPARK_ROLE}={role}"
         found = self.fleet.cluster.list("pods", namespace=self.fleet.namespace, selector=selector)
         return [
-            pod["metadata"]["name"]
+            pod
             for pod in found
             if pod["status"].get("phase") not in ("Succeeded", "Failed") and "deletionTimestamp" not in pod["metadata"]
         ]

@@ -58,7 +58,6 @@ OPERATOR_UNIT = tuple(
     f"tests/unit/{each}" for each in ("reconcilers", "planning", "observe", "runtime", "clients", "api", "chart")
 )
 """The operator's part of the unit tests, on the second processor; all others are the suite `unit`."""
-BY_HAND = ("gallery", "test_first_run.py")
 STAGES: tuple[Stage, ...] = (
     (
         LINT,
@@ -71,8 +70,8 @@ STAGES: tuple[Stage, ...] = (
         Suite("apiserver", ("tests/apiserver",), 900, Need.API_SERVER),
         Suite("killed", ("tests/killed",), 720, Need.API_SERVER),
         Suite("operators", ("tests/operators",), 600, Need.API_SERVER),
-        # The gallery and the first run pass by hand, and not yet next to other suites.
-        Suite("observe", ("tests/observe", *(f"--ignore=tests/observe/{each}" for each in BY_HAND)), 480),
+        Suite("observe", ("tests/observe",), 480),
+        Suite("examples", ("tests/examples",), 480),
         Suite("release", ("tests/release",), 480, Need.API_SERVER),
         Suite("broker", ("tests/broker",), 660),
         Suite("worker", ("tests/worker",), 660),
@@ -86,6 +85,7 @@ STAGES: tuple[Stage, ...] = (
     # Each alone: pods fill the processors, and they starve whatever runs next to them, or are starved.
     (Suite("e2e", ("e2e", "--ignore=e2e/load", "--ignore=e2e/newcomer"), 1500, Need.CLUSTER),),
     (Suite("load", ("e2e/load",), 2700, Need.CLUSTER),),
+    (Suite("newcomer", ("e2e/newcomer",), 1800, Need.CLUSTER),),
     (Suite("cluster", ("tests/local_cluster",), 600, Need.CLUSTER),),
 )
 SUITES: tuple[Suite, ...] = tuple(suite for stage in STAGES for suite in stage)
@@ -346,6 +346,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="fleet-tests-") as scratch:
         # What killed processes leave behind lies in here, and goes with it.
         os.environ["TMPDIR"] = scratch
+        Path(scratch).chmod(0o711)  # a server that does not run as root has its files below it
         outcomes = run_all(chosen_stages(wanted), options.pytest_arguments, Path(scratch))
     if not options.pytest_arguments:
         notes = [*notes, *record_passes(outcomes)]

@@ -25,7 +25,7 @@ TITLES = (
 BACKFILLS = ["orders-compare", "orders-delta", "orders-dry", "orders-sample", "orders-table", "orders-topic"]
 ORDERS = b'{"item": "tea", "count": 2}\n{"item": "green tea", "count": 1}\n'
 REPLAYED = "page-orders-replayed"
-SPARK_IMAGE = "SPARK_IMAGE=registry.example.com/consumer-fleet-spark:0.2.0"
+SPARK_IMAGE = "SPARK_IMAGE=registry.example.com/consumer-fleet-spark:0.3.0"
 
 
 @pytest.mark.skipif(foreign_kubeconfig() is not None, reason="an image is built into the embedded cluster")

@@ -131,8 +131,9 @@ def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, m
     """Driver deleted, driver gone by force, an executor killed: Parquet stays exact."""
     with described_failure(months) as scene:
         fleet = scene.fleet
-        sliced = {"maxRecords": MONTH_SLICE, "maxSeconds": 60}
-        scene.backfills.apply(scene.parquet("exact", range=MONTH, slice=sliced))
+        # At full speed the rest of the month could be done before the third death.
+        paced = {"rate": {"recordsPerSecond": 500}, "slice": {"maxRecords": MONTH_SLICE, "maxSeconds": 60}}
+        scene.backfills.apply(scene.parquet("exact", range=MONTH, **paced))
         scene.wait_slices("exact", 1)
         (driver,) = scene.pods("exact", "driver")
         fleet.kubectl("delete", "pod", driver, "--wait=false")
@@ -142,8 +143,7 @@ def test_deaths_cost_an_attempt_and_never_a_record(installation: Installation, m
         fleet.kubectl("delete", "pod", driver, "--grace-period=0", "--force")
         done = wait_attempt(scene, "exact", 3)
         scene.wait_slices("exact", done + 1)
-        executor = scene.pods("exact", "executor")[0]
-        installation.kill_container(namespace=fleet.namespace, pod=executor)
+        installation.kill_container(namespace=fleet.namespace, pod=scene.executor("exact"))
         found = scene.backfills.wait("exact", "Succeeded")
         print(shown(found["status"]))
         wanted, written = scene.expect("--to-ms", str(MONTH_ENDS_MS)), scene.lake.count(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,8 +30,8 @@ REACTION_S = 45.0
 """Time from a load step to records of the workers that it needs: two polls of workers that are behind, the start of
 pods, and the join. The benchmark's goal is 25 s, on an otherwise idle machine."""
 SKEWED_RATE = 30.0
-SKEWED_AVERAGE = 4
-"""Workers that this rate needs on average, at 80 % of each one's capacity (9.4 to 12.5 records a second)."""
+TOLERANCE = 1.1
+"""The status shows two digits of the number of workers that a load needs, and partitions are not divisible."""
 SKEWED_PATIENCE_S = 200.0
 BACK_S = 45.0
 """Time for which a lag must stay low: longer than its rise after a step."""
@@ -77,11 +78,13 @@ def test_load_step_is_at_most_two_rebalances_each_way_and_its_backlog_is_gone_in
         assert drained - more <= REACTION_S + CATCH_UP_S
 
 
-def put_under_skewed_load(group: ScalingScene, assignor: str) -> int:
+def put_under_skewed_load(group: ScalingScene, assignor: str) -> tuple[int, int]:
     """Put the skewed load on a fleet of one worker, and wait until its lag is low again and stays so.
 
-    Returns the number of workers, which only grows within this time.
+    Returns the number of workers, which only grows within this time, and the greatest number that the load needed on
+    average. That number depends on the measured capacity of a worker, and so on the machine.
     """
+    needed: list[float] = []
     consumer = {"commitIntervalSeconds": 2, "maxPollRecords": 50, "classic": {"assignors": [assignor]}}
     # With time to catch up, the number of workers follows the arrival rate, however late the first ones were.
     group.make(scaling={"maxReplicas": 12, "catchUpSeconds": 180}, per_record_s=PER_RECORD_S, consumer=consumer)
@@ -92,14 +95,16 @@ def put_under_skewed_load(group: ScalingScene, assignor: str) -> int:
         stepped = load.rate(SKEWED_RATE)
 
         def stays_back() -> bool:
+            needed.append(float(group.status()["scaling"].get("rawReplicas", 0.0)))
             back = load.samples.drained_at(stepped, lag=10 * SKEWED_RATE)
             assert back is not None, f"lag {load.lag()}: {group.status()['scaling']}"
             return load.now() - back >= BACK_S
 
         eventually(stays_back, timeout_s=SKEWED_PATIENCE_S, what="the lag is back and stays so", poll_s=1.0)
     status = group.status()
-    print(assignor, status["targetReplicas"], json.dumps(status["scaling"]))
-    return int(status["targetReplicas"])
+    average = math.ceil(TOLERANCE * max(needed))
+    print(assignor, status["targetReplicas"], "average", average, json.dumps(status["scaling"]))
+    return int(status["targetReplicas"]), average
 
 
 @pytest.mark.together("load")
@@ -114,7 +119,8 @@ def test_skewed_topic_takes_no_more_workers_than_its_average_where_partitions_ar
     installation: Installation,
 ) -> None:
     with scene(installation, "weighted", partitions=len(SKEWED)) as group:
-        assert put_under_skewed_load(group, "cooperative-weighted") <= SKEWED_AVERAGE
+        workers, average = put_under_skewed_load(group, "cooperative-weighted")
+        assert workers <= average
 
 
 def with_proposal(group: ScalingScene, *, above: int) -> dict[str, Any] | None:

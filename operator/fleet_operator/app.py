@@ -61,7 +61,9 @@ UNSERVED_SECONDS: Final = 15.0
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 LABEL_SECONDS: Final = 5.0
-"""Timeout of the request that labels the operator's own pod."""
+"""Longest time for which the start and the shutdown wait until the operator's own pod is labelled."""
+LABEL_AGAIN_SECONDS: Final = 15.0
+"""Delay after a failed attempt to label the operator's own pod."""
 LOG_SECONDS: Final = 1.0
 """After losing the Lease, the process exits after this time even if its last log line is not written."""
 
@@ -129,6 +131,7 @@ class App:
         self._reconcilers = {each.kind: each.make(self._context) for each in CONTROLLERS}
         self.console_loop: LoopThread | None = None
         self._console: ConsoleServer | None = None
+        self._labelling: asyncio.Task[None] | None = None
         if console_kube is not None:
             source = Source(self._store, self._context.observers)
             self._console = ConsoleServer(source, Access(console_kube.review, clock), clock, settings.console_port)
@@ -183,6 +186,8 @@ class App:
             await loop.run(elector.release())
         if self._console is not None and self.console_loop is not None:
             await self.console_loop.run(self._console.stop())
+        if self._labelling is not None:
+            self._labelling.cancel()
         await self.health.stop()
         await self._watchdog.stop()
 
@@ -194,13 +199,23 @@ class App:
         self._console.leads = leads
         if not self.settings.leader_elect:
             return
+        if self._labelling is not None:
+            self._labelling.cancel()
+        self._labelling = asyncio.create_task(self._label_pod(leads=leads), name="console label")
+        await asyncio.wait([self._labelling], timeout=LABEL_SECONDS)
+
+    async def _label_pod(self, *, leads: bool) -> None:
+        """Try until the API server has accepted the label or its removal."""
         name, labels = self.settings.identity.rpartition("_")[0], {CONSOLE_LABEL: "true" if leads else None}
         metadata = {"namespace": self.settings.lease_namespace, "name": name, "labels": labels}
         pod = {"apiVersion": POD.api_version, "kind": POD.kind, "metadata": metadata}
-        try:
-            await asyncio.wait_for(self._kube.merge(pod), LABEL_SECONDS)  # start and end wait no longer
-        except (KubeError, TimeoutError) as error:
-            log.warning("the console's Service cannot select this pod", extra={"error": str(error)})
+        while True:
+            try:
+                await self._kube.merge(pod)
+                return
+            except KubeError as error:
+                log.warning("the label for the console's Service cannot be changed", extra={"error": str(error)})
+            await asyncio.sleep(LABEL_AGAIN_SECONDS)
 
     async def _work_alone(self, stopping: asyncio.Future[Any], holding: asyncio.Future[Any], scope: Scope) -> None:
         """Wait until a namespace of `scope` may be served, then run, without the namespaces that other installations

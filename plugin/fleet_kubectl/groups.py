@@ -7,21 +7,6 @@ from typing import Any, Final
 from fleet_kubectl.tables import ABSENT, compact, printable, table
 from fleet_operator.api.v1alpha1 import conditions as c
 
-GOOD: Final[Mapping[str, str]] = {
-    c.READY: "True",
-    c.SERVING: "True",
-    c.CLUSTER_REACHABLE: "True",
-    c.LAG_KNOWN: "True",
-    c.TOPICS_READY: "True",
-    c.OFFSETS_KEPT: "True",
-    c.RETRIES_KEPT: "True",
-    c.STALLED: "False",
-    c.PAUSED: "False",
-    c.STUCK: "False",
-    c.DEGRADED: "False",
-    c.GROUP_SHARED: "False",
-}
-"""The status that is good, for each condition of a ConsumerGroup that may need attention."""
 NOTABLE: Final[Mapping[str, str]] = {
     c.PROGRESSING: "True",
     c.SCALING_LIMITED: "True",
@@ -93,7 +78,7 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def is_bad(condition: Mapping[str, Any]) -> bool:
     """True if a condition needs attention: its status is Unknown, or not the good status."""
-    good = GOOD.get(condition["type"])
+    good = c.GOOD.get(condition["type"])
     return good is not None and condition["status"] != good
 
 

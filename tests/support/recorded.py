@@ -115,6 +115,19 @@ def _of_operator(suite: str, *names: str) -> Recorded:
     return Recorded(suite, folder / NAME, (*INSTALLED, *files_behind(folder), *_below_root(*names)))
 
 
+NEWCOMER: Final = Recorded(
+    "newcomer",
+    ROOT / "e2e" / "newcomer" / NAME,
+    (
+        *INSTALLED,
+        *_below_root(
+            "examples/quickstart", "docs/quickstart.md", "docs/install.md", "release", "plugin", "e2e/newcomer"
+        ),
+        *(each for each in sorted((ROOT / "e2e").iterdir()) if each.is_file() and not each.name.startswith("test_")),
+        *_below_root("e2e/local_cluster", "e2e/test_walkthrough.py"),
+    ),
+)
+"""The pages that a newcomer types, on a cluster that has nothing: everything that is installed, and its artefacts."""
 BUILT: Final = (
     _of_operator("release", "release"),
     _of_operator("monitoring", "dashboards", "examples/alertmanager"),
@@ -145,7 +158,8 @@ WORKERS: Final = (
     _of_workers("faults"),
     _of_workers("interop"),
     _of_workers("spark"),
+    _of_workers("examples", "examples", "e2e/laptop", "e2e/demo", "docs/gallery.md"),
 )
 """Suites without the operator: the library and the worker on other versions of Python, with real brokers, with other
-clients, and under Spark."""
-RECORDED: Final = (CLUSTER, LOAD, *BUILT, *WORKERS)
+clients, and under Spark; the gallery's handlers, and the first run on a laptop."""
+RECORDED: Final = (CLUSTER, LOAD, NEWCOMER, *BUILT, *WORKERS)

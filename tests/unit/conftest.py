@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +20,14 @@ settings.load_profile("unit")
 
 def pytest_configure(config: pytest.Config) -> None:
     play_together(config, Path(__file__).parent, AT_ONCE, room=lambda: True)
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers() -> Iterator[None]:
+    """Remove the log handlers that a test's program has added: they write to its captured stream, which is closed."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    for handler in list(root.handlers):
+        if type(handler) is logging.StreamHandler and handler not in before:
+            root.removeHandler(handler)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
 import yaml
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics import MetricWrapperBase
@@ -74,13 +73,6 @@ def test_names_follow_the_conventions() -> None:
         assert kind != "histogram" or name.endswith("_seconds"), name
 
 
-def rules(page: str) -> dict[str, str]:
-    """Expressions of a page's alerts by their names."""
-    blocks = [yaml.safe_load(text) for text in re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)]
-    (groups,) = [block["groups"] for block in blocks if "groups" in block]
-    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
-
-
 def stored(families: dict[str, Family]) -> dict[str, Family]:
     """The names that Prometheus stores, histograms as their parts."""
     parts = {
@@ -90,35 +82,6 @@ def stored(families: dict[str, Family]) -> dict[str, Family]:
         for part in ("bucket", "sum", "count")
     }
     return families | parts
-
-
-@pytest.mark.parametrize("page", [PAGE, RETRIES], ids=["metrics.md", "retries.md"])
-def test_alerts_use_metrics_that_exist_by_their_kind(page: str) -> None:
-    known = stored(exported(worker_page(), "consumer_fleet_") | operator_families())
-    found = rules(page)
-    assert found
-    for alert, expression in found.items():
-        names = re.findall(r"\bconsumer_fleet_\w+", expression)
-        assert names, alert
-        grouped = {label for text in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression) for label in text.split(", ")}
-        for name in names:
-            assert name in known, f"{alert}: {name}"
-            if known[name].kind == "counter":
-                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{alert}: {name} starts again"
-            assert grouped - {"le"} <= known[name].labels, f"{alert}: {name} has no labels {grouped}"
-        assert expression.count("(") == expression.count(")"), alert
-        assert not re.search(r"\b(delta|deriv|idelta)\(", expression), f"{alert}: retention makes a topic smaller"
-
-
-def test_alerts_on_what_may_be_absent_have_a_companion() -> None:
-    found = rules(PAGE)
-    assert "unless" in found["GroupLagIsUnknown"]
-    assert "unless" in found["WorkersAreNotScraped"]
-    assert found["OperatorIsAway"].startswith("absent(")
-    for expression in (found["KafkaClusterWasNeverSeen"], rules(RETRIES)["NobodyLooks"]):
-        # The time of the last poll begins again with the operator, and an outage may outlast it.
-        assert "observation_failures_total" in expression
-        assert re.search(r"unless on \(cluster_namespace, cluster_name\) \w+last_observation_timestamp", expression)
 
 
 def test_documented_pod_monitor_selects_workers_as_they_are_labelled() -> None:

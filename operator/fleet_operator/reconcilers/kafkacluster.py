@@ -27,7 +27,7 @@ from fleet_operator.planning.offsets_topic import OFFSETS_TOPIC, decide_offsets_
 from fleet_operator.planning.problem import Problem, name_some, spec_problem
 from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.status.kafkacluster import project_kafkacluster_status
-from fleet_operator.planning.status.problem_series import find_problems
+from fleet_operator.planning.status.problem_series import CLUSTER_PROBLEMS, find_problems
 from fleet_operator.reconcilers.context import (
     FAILURES,
     FIRST_OBSERVATION_SECONDS,
@@ -106,6 +106,7 @@ class KafkaClusterReconciler:
         body = context.store.get(KAFKA_CLUSTER, key)
         session = self._open(key)
         if body is not None and await self._is_kept(session, key, body):
+            context.metrics.cluster_problems.remove(key)
             return deletion.POLL_S
         if body is None or body["metadata"].get("deletionTimestamp"):
             del self._sessions[key]
@@ -132,7 +133,7 @@ class KafkaClusterReconciler:
             cluster = await self._identify(body, cluster, seen)
             self.keep_offsets_topic(session, body, cluster, seen)
             status = project_kafkacluster_status(cluster, seen, previous, now, refusal=session.refusal)
-        context.metrics.cluster_problems.show(key, find_problems(status["conditions"]))
+        context.metrics.cluster_problems.show(key, find_problems(status["conditions"], CLUSTER_PROBLEMS))
         again = await publish(context, body, status)
         seen = context.observers.latest(key)
         waits_for_secret = session.secret_gone or (seen is not None and seen.reason in FIXED_BY_SECRETS)

@@ -6,21 +6,8 @@ from fleet_operator.api.v1alpha1 import conditions
 from fleet_operator.clients.kinds import JsonObject
 from fleet_operator.planning.scaling.decision import LAGGING
 
-GOOD: Final[dict[str, str]] = {
-    conditions.READY: "True",
-    conditions.CLUSTER_REACHABLE: "True",
-    conditions.TOPICS_READY: "True",
-    conditions.OFFSETS_TOPIC_SIZED: "True",
-    conditions.COORDINATORS_AVAILABLE: "True",
-    conditions.COORDINATORS_BALANCED: "True",
-    conditions.COMPLETE: "True",
-    conditions.DEGRADED: "False",
-    conditions.STUCK: "False",
-    conditions.GROUP_SHARED: "False",
-    conditions.OFFSETS_KEPT: "True",
-    conditions.RETRIES_KEPT: "True",
-}
-"""Conditions whose transitions are recorded as Events, each with its good status."""
+SILENT: Final = frozenset({conditions.SERVING, conditions.STALLED, conditions.LAG_KNOWN, conditions.PAUSED})
+"""Conditions without Events: other conditions change together with them."""
 
 ON_THE_WAY: Final = frozenset(
     {
@@ -78,8 +65,8 @@ def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
         *_lagging_transitions(before, after),
     ]
     for condition in after.get("conditions", ()):
-        good = GOOD.get(condition["type"])
-        if good is None or condition["status"] == "Unknown":
+        good = conditions.GOOD.get(condition["type"])
+        if good is None or condition["type"] in SILENT or condition["status"] == "Unknown":
             continue
         old = known.get(condition["type"], {})
         if (old.get("status"), old.get("reason")) == (condition["status"], condition["reason"]):

@@ -62,7 +62,7 @@ def test_old_values_say_that_they_are_old() -> None:
     assert "does not answer" in old(now, NOW + 3600)
     assert "does not answer" in old(replace(now, reachable=False), NOW + 1)
     assert old(replace(now, reachable=False, unconfirmed=True), NOW + 1) == "", "one or two attempts have failed"
-    assert "earlier connection" in old(seen, NOW + 1)
+    assert "before the connection of the KafkaCluster was edited" in old(seen, NOW + 1)
     (group,) = now.groups.values()
     failing = replace(group, error="NotCoordinator")
     assert "NotCoordinator" in old(replace(now, groups={group.group_id: failing}), NOW + 1)

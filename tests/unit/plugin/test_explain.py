@@ -159,4 +159,4 @@ def test_group_that_no_operator_has_seen_says_so() -> None:
 def test_spec_that_the_status_does_not_describe_yet() -> None:
     body = group("orders", "shop", observedGeneration=1)
     body["metadata"]["generation"] = 2
-    assert any("spec has changed since" in line for line in explain(Facts(body), NOW))
+    assert any("The spec has changed, and" in line for line in explain(Facts(body), NOW))

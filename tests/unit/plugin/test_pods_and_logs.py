@@ -23,7 +23,9 @@ def test_commands_run_in_a_main_worker_that_runs() -> None:
 
 
 def test_without_a_running_worker_the_error_names_what_was_seen() -> None:
-    with pytest.raises(NoWorkerRuns, match=r"shop/orders: no worker runs .*orders-fleet-0 is Running.*explain orders"):
+    with pytest.raises(
+        NoWorkerRuns, match=r"shop/orders: no worker is running.*orders-fleet-0 is Running.*explain orders"
+    ):
         runner([MAIN[1], CHECK], "shop", "orders")
     with pytest.raises(NoWorkerRuns, match="there is no pod"):
         runner([], "shop", "orders")

@@ -38,7 +38,7 @@ def test_build_of_a_commit_without_the_tag_is_refused(tmp_path: Path) -> None:
 
 
 def test_build_of_changed_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"NotTagged: .* not committed"):
+    with pytest.raises(SystemExit, match=r"NotTagged: .* uncommitted changes"):
         main(["publish", build(tmp_path, NAMES, dirty=True), "--key", "x"])
 
 

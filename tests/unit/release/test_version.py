@@ -88,7 +88,7 @@ def test_only_a_clean_build_of_the_tags_commit_is_a_release(clone: Path) -> None
     assert "v0.3.0 is missing" in refused(dirty=False)
     git(clone, "tag", "--annotate", "--message", "x", "v0.3.0")
     check_tagged("0.3.0", built, dirty=False, root=clone)
-    assert "not committed" in refused(dirty=True)
+    assert "uncommitted changes" in refused(dirty=True)
     git(clone, "tag", "--force", "v0.3.0")
     check_tagged("0.3.0", built, dirty=False, root=clone)
     tagged, built = built, "f" * 40

@@ -138,25 +138,12 @@ def test_page_names_every_reason_and_every_header_of_the_spring_profile() -> Non
     assert set(re.findall(rf"`({SPRING_PREFIX}[a-z-]+)`", PAGE)) == spring
 
 
-def rules() -> dict[str, str]:
-    """The expressions of the page's alerts by their names."""
-    (found,) = [groups for text in blocks("yaml") if (groups := yaml.safe_load(text).get("groups"))]
-    return {rule["alert"]: rule["expr"] for group in found for rule in group["rules"]}
-
-
 def test_alert_on_given_up_records_sees_the_first_failure_of_a_worker() -> None:
     """`increase` needs a value to begin with: every reason is there from the first scrape on."""
-    assert "increase(consumer_fleet_worker_failures_total[10m])" in rules()["RecordsWereGivenUp"]
     state = WorkerState(revision="r", max_poll_interval_s=300, instance_id=None)
     page = metrics_page(state, GroupLabels("shop", "orders", "orders", "main"), SystemClock())().decode()
     for reason in FailureReason:
         assert sample(page, "consumer_fleet_worker_failures_total", reason=reason.value) == 0
-
-
-def test_observer_alert_also_fires_when_its_metric_is_absent() -> None:
-    metric = "consumer_fleet_operator_last_observation_timestamp_seconds"
-    old, absent, _ = rules()["NobodyLooks"].split(" or ")
-    assert (old, absent) == (f"time() - {metric} > 120", f"absent({metric})")
 
 
 def test_documented_numbers_and_topics_equal_the_code() -> None:

@@ -47,6 +47,26 @@ COORDINATORS_BALANCED: Final = "CoordinatorsBalanced"  # no broker coordinates f
 OFFSETS_KEPT: Final = "OffsetsKept"  # the group's committed offsets are not about to expire
 RETRIES_KEPT: Final = "RetriesKept"  # retention is not about to delete waiting records from retry topics
 
+GOOD: Final[Mapping[str, Status]] = {
+    READY: "True",
+    SERVING: "True",
+    STALLED: "False",
+    CLUSTER_REACHABLE: "True",
+    LAG_KNOWN: "True",
+    PAUSED: "False",
+    STUCK: "False",
+    DEGRADED: "False",
+    TOPICS_READY: "True",
+    GROUP_SHARED: "False",
+    COMPLETE: "True",
+    OFFSETS_TOPIC_SIZED: "True",
+    COORDINATORS_AVAILABLE: "True",
+    COORDINATORS_BALANCED: "True",
+    OFFSETS_KEPT: "True",
+    RETRIES_KEPT: "True",
+}
+"""The status that needs no attention, for each type of condition that has one."""
+
 CONSUMER_GROUP_CONDITIONS: Final = (
     READY,
     PROGRESSING,

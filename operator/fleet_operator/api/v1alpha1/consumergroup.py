@@ -181,7 +181,7 @@ class Scaling(Model):
 
 
 class Deletion(Model):
-    """What the operator deletes in Kafka when the ConsumerGroup is deleted."""
+    """The parts of the Kafka group that the operator deletes together with the ConsumerGroup."""
 
     group: Literal["Keep", "Delete"] = "Keep"
     retry_topics: Literal["Keep", "Drain", "Delete"] = "Keep"

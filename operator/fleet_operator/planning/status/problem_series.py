@@ -1,30 +1,25 @@
 """Finds the conditions that report a problem; metrics show them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.offsets.expiry import INTENDED
 
-PROBLEMS: Final[Mapping[str, c.Status]] = {
-    c.DEGRADED: "True",
-    c.STALLED: "True",
-    c.STUCK: "True",
-    c.GROUP_SHARED: "True",
-    c.OFFSETS_KEPT: "False",
-    c.RETRIES_KEPT: "False",
-    c.OFFSETS_TOPIC_SIZED: "False",
-    c.COORDINATORS_AVAILABLE: "False",
-    c.COORDINATORS_BALANCED: "False",
-}
-"""Types of conditions that can report a problem, each with the status that means a problem."""
+GROUP_PROBLEMS: Final = frozenset({c.DEGRADED, c.STALLED, c.STUCK, c.GROUP_SHARED, c.OFFSETS_KEPT, c.RETRIES_KEPT})
+"""Conditions of a ConsumerGroup. Those that follow its KafkaCluster are left out: in an outage, each group would add a
+series."""
+CLUSTER_PROBLEMS: Final = frozenset({c.READY, c.OFFSETS_TOPIC_SIZED, c.COORDINATORS_AVAILABLE, c.COORDINATORS_BALANCED})
+"""Conditions of a KafkaCluster."""
 
 
-def find_problems(conditions: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the type and reason of each condition that reports a problem. Reasons that a user intended are left
-    out."""
+def find_problems(conditions: Sequence[Mapping[str, Any]], types: Collection[str]) -> list[tuple[str, str]]:
+    """Return the type and reason of each condition of these types that reports a problem. Reasons that a user intended
+    are left out."""
     return [
         (condition["type"], condition["reason"])
         for condition in conditions
-        if PROBLEMS.get(condition["type"]) == condition["status"] and condition["reason"] not in INTENDED
+        if condition["type"] in types
+        and condition["status"] not in (c.GOOD[condition["type"]], "Unknown")
+        and condition["reason"] not in INTENDED
     ]

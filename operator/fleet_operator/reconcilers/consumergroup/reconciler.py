@@ -21,7 +21,7 @@ from fleet_operator.planning.state.document import UnreadableStateError
 from fleet_operator.planning.state.group import GroupState
 from fleet_operator.planning.status.consumergroup import invalid_spec_status, project_consumergroup_status
 from fleet_operator.planning.status.facts import ConsumerGroupFacts
-from fleet_operator.planning.status.problem_series import find_problems
+from fleet_operator.planning.status.problem_series import GROUP_PROBLEMS, find_problems
 from fleet_operator.planning.status.problems import needs_reports, needs_revisit
 from fleet_operator.planning.status.rollout import is_being_made
 from fleet_operator.planning.status.transitions import awaits_report
@@ -87,7 +87,7 @@ class ConsumerGroupReconciler:
             problem = error.problem if isinstance(error, UnreadableStateError) else spec_problem(error)
             previous, now = body.get("status") or {}, context.clock.wall()
             status = invalid_spec_status(body["metadata"], problem, previous, now)
-            context.metrics.group_problems.show(key, find_problems(status["conditions"]))
+            context.metrics.group_problems.show(key, find_problems(status["conditions"], GROUP_PROBLEMS))
             return await publish(context, body, status)
         return await self._step(session, gathered)
 
@@ -121,7 +121,7 @@ class ConsumerGroupReconciler:
             verdict = read_rollout_status(body, status["conditions"], upgrade, gathered.cluster_key, canaries)
             self._waves.record_group(body, session.key, verdict)
             show_group(context.metrics.groups, session.key, facts, status)
-            context.metrics.group_problems.show(session.key, find_problems(status["conditions"]))
+            context.metrics.group_problems.show(session.key, find_problems(status["conditions"], GROUP_PROBLEMS))
         again = await publish(context, body, status, settling=is_being_made(body.get("status") or {}, status))
         session.begun = True
         if again is None:

@@ -157,7 +157,7 @@ def test_offsets_that_were_taken_and_are_not_there_afterwards_are_set_again() ->
     world.finding = Finding(phase=ResetPhase.COMMITTING)
     decision = world.decide()
     assert decision.step is not None
-    assert "had other offsets afterwards" in decision.message
+    assert "returned other offsets afterwards" in decision.message
 
 
 @pytest.mark.parametrize("phase", [phase for phase in ResetPhase if phase not in FINAL_PHASES])

@@ -14,7 +14,7 @@ def test_two_images_are_compared_in_two_passes() -> None:
         await world.live(100)
         assert (world.status()["phase"], covered(world.played)) == ("Succeeded", [2] * 20)
         images = [body["spec"]["image"] for _, body in sorted(world.applications().items())]
-        assert images == ["consumer-fleet-spark:0.2.0", "candidate:1"]
+        assert images == ["consumer-fleet-spark:0.3.0", "candidate:1"]
         assert (world.status()["offsetsCovered"], world.status()["offsetsTotal"]) == (40, 40)
 
     run(life)

@@ -83,7 +83,7 @@ def test_delays_alone_are_a_policy_with_all_defaults() -> None:
         ("5s;5s", "'5s;5s' is not a delay"),
         ("8d", "'8d' is too long; the longest delay is 7d"),
         (",".join(["1s"] * 101), "--retry: has 101 delays; at most 100"),
-        (",".join(f"{n}s" for n in range(1, 18)), "--retry: has 17 different delays, and each needs a topic"),
+        (",".join(f"{n}s" for n in range(1, 18)), "--retry: has 17 different delays, and each needs its own topic"),
     ],
 )
 def test_delays_that_cannot_be_used_are_named(text: str, told: str) -> None:

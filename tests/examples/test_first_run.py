@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, moment: str) -> No
         run.wait_printed(r"(/tmp\S*/fleet-try-\w+)")
         run.interrupt()
         assert run.ends() == 130, run.printed()
-        assert eventually(lambda: run.leftovers() == [], what="no process", timeout_s=10.0)
+        assert eventually(lambda: run.leftovers() == [], what="no process", timeout_s=RUN_S)
     assert run.printed().endswith("try: interrupted; nothing is left\n")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fleet_consumer.retry.failure import Drop
-from tests.observe.gallery.performed import Performed, performed, record
+from tests.examples.gallery.performed import Performed, performed, record
 
 ORDER = {"id": "o1", "placed": "2026-11-30", "items": [{"item": "tea", "count": 2}]}
 

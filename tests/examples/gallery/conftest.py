@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.observe.gallery.packages import GALLERY, ensure_packages
-from tests.observe.gallery.postgres import Postgres
-from tests.observe.gallery.service import Service
+from tests.examples.gallery.packages import GALLERY, ensure_packages
+from tests.examples.gallery.postgres import Postgres
+from tests.examples.gallery.service import Service
 from tests.support.object_store import ObjectStore
 
 __all__: list[str] = []

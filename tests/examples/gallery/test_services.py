@@ -16,8 +16,8 @@ import pytest
 from fleet_consumer import RetryAfter
 from fleet_consumer.retry.headers import Origin, RetryHistory
 from fleet_consumer.retry.routing import next_delay
-from tests.observe.gallery.performed import Performed, performed, record
-from tests.observe.gallery.service import Answer, Asked, Service
+from tests.examples.gallery.performed import Performed, performed, record
+from tests.examples.gallery.service import Answer, Asked, Service
 
 SECRET = b"a secret of the subscriber"
 

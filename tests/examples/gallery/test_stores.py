@@ -18,9 +18,9 @@ import pytest
 
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import Failure
-from tests.observe.gallery.packages import GALLERY
-from tests.observe.gallery.performed import Performed, manifests, performed, record
-from tests.observe.gallery.postgres import Postgres
+from tests.examples.gallery.packages import GALLERY
+from tests.examples.gallery.performed import Performed, manifests, performed, record
+from tests.examples.gallery.postgres import Postgres
 from tests.support.object_store import ObjectStore
 from tests.support.waiting import eventually
 

@@ -17,7 +17,7 @@ from fleet_consumer.handlers.performing import Outputs, Performer, Result, decod
 from fleet_consumer.record import Record
 from fleet_consumer.retry.failure import Drop, Failure, Retry, classify
 from fleet_consumer.worker.local.policy import parse_manifest
-from tests.observe.gallery.packages import GALLERY
+from tests.examples.gallery.packages import GALLERY
 from tests.unit.retry.policies import policy
 
 __all__ = ["Performed", "manifests", "performed", "record"]

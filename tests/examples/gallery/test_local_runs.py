@@ -13,12 +13,12 @@ import pytest
 
 from tests.broker.local_runs import running
 from tests.broker.workers import Kafka
-from tests.observe.gallery.packages import GALLERY
-from tests.observe.gallery.performed import manifests
-from tests.observe.gallery.postgres import Postgres
-from tests.observe.gallery.service import Answer, Asked, Service
-from tests.observe.gallery.test_services import completion
-from tests.observe.gallery.test_stores import tables
+from tests.examples.gallery.packages import GALLERY
+from tests.examples.gallery.performed import manifests
+from tests.examples.gallery.postgres import Postgres
+from tests.examples.gallery.service import Answer, Asked, Service
+from tests.examples.gallery.test_services import completion
+from tests.examples.gallery.test_stores import tables
 from tests.support.kafka import KafkaBroker
 from tests.support.object_store import ObjectStore
 from tests.support.waiting import eventually
