@@ -136,7 +136,8 @@ def file_artefacts(release: Release, digests: Mapping[str, str]) -> list[Artefac
 
 
 def write_sums(release: Release) -> None:
-    """Write the checksums of all files in the folder. OCI layouts are left out, because they contain digests."""
+    """Write the checksums of all files in the folder. OCI layouts are left out, because they contain their own
+    digests."""
     own = {STATE, SUMS, BUNDLE, PUBLIC_KEY}
     listed = sorted(file.name for file in release.folder.iterdir() if file.is_file() and file.name not in own)
     text = "".join(f"{sha256(release.folder / name)}  {name}\n" for name in listed)

@@ -193,7 +193,7 @@ def _created(release: Release) -> list[str]:
 
 
 def _sign_sums(folder: Path, key: str) -> None:
-    """Sign SHA256SUMS unless it is already signed, for users who do not get the files from the registry."""
+    """Sign SHA256SUMS if it is not signed yet, for users who do not get the files from the registry."""
     sums, bundle = folder / SUMS, folder / BUNDLE
     try:
         verify_file(sums, bundle, str(folder / PUBLIC_KEY))

@@ -1,7 +1,7 @@
 """SBOMs in CycloneDX format. The distribution's SBOM comes from the lock files, an image's from the image's layers.
 
-An image's packages are read from the content of the image, not from its build files: the dpkg status file, the metadata
-of Python packages, and jar files.
+An image's packages are read from the content of the image, not from its build files. The sources are the dpkg status
+file, the metadata of Python packages, and jar files.
 """
 
 import hashlib

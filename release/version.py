@@ -145,7 +145,7 @@ def command(words: list[str], folder: Path) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for all programs except cosign, without cosign's variables (key and password)."""
+    """Return the environment for programs other than cosign: without cosign's variables (key and password)."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COSIGN_")}
 
 

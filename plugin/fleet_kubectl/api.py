@@ -32,7 +32,7 @@ expire."""
 TIMEOUT_S: Final = 30.0
 CONNECT_S: Final = 10.0
 WATCH_S: Final = 50
-"""Seconds after which the API server ends a watch, so that a dead connection is noticed within SILENCE_S."""
+"""Seconds after which the API server ends a watch. A connection without data for SILENCE_S is therefore dead."""
 SILENCE_S: Final = 60.0
 EXEC_S: Final = 1800.0
 """Longest time for which a command may run in a pod."""
@@ -100,7 +100,7 @@ class Api:
                 return Page(items, answer["metadata"].get("resourceVersion") or "")
 
     def check(self, kind: Kind, namespace: str | None) -> None:
-        """Request one object, to raise the error that a list would raise."""
+        """Request a list of one object, only to raise the error that the complete list would raise."""
         self._json("GET", kind, namespace, query={"limit": "1"})
 
     def create(self, kind: Kind, namespace: str, body: JsonObject) -> JsonObject:
@@ -129,8 +129,8 @@ class Api:
             yield event
 
     def log(self, namespace: str, pod: str, query: Query, *, read_s: float | None = TIMEOUT_S) -> Iterator[str]:
-        """Yield the lines of a container's log; with `follow` in the query and `read_s` None, until the container
-        ends."""
+        """Yield the lines of a container's log. If the query contains `follow`, the lines end when the container ends;
+        `read_s` (read timeout in seconds) must then be None."""
         answer = self._send("GET", POD.path(namespace, pod, "log"), query, read_s=read_s)
         self._check(answer, POD, namespace, pod)
         for line in _lines(answer):
@@ -139,10 +139,10 @@ class Api:
     def execute(
         self, namespace: str, pod: str, container: str, command: Sequence[str], output: Callable[[str, bool], None]
     ) -> int:
-        """Run a command in a container and return its exit code. `output` is called with text, and True for standard
-        error.
+        """Run a command in a container and return its exit code.
 
-        The output comes from a tenant's pod, so it is not safe for a terminal. Raises Forbidden and CommandFailed.
+        `output` is called for each part of the output: with the text, and with True if it is standard error. The output
+        comes from a tenant's pod, so it is not safe for a terminal. Raises Forbidden and CommandFailed.
         """
         core, who = kube.CoreV1Api(self._client), f"{namespace}/{pod}"
         wanted = {"stdin": False, "stdout": True, "stderr": True, "tty": False, "_preload_content": False}

@@ -49,7 +49,7 @@ def _members(body: JsonObject) -> Iterator[str]:
         yield f"  and {total - len(members)} more members"
     fleet = groups.fleet_of(body)
     partitions = compact(status.get("partitions"))
-    yield f"  {partitions} partitions, lag of all about {compact(fleet.lag)}, behind {fleet.behind}"
+    yield f"  {partitions} partitions, total lag about {compact(fleet.lag)}, behind {fleet.behind}"
 
 
 def _conditions(body: JsonObject, now: float) -> Iterator[str]:

@@ -15,13 +15,15 @@ JsonObject = Mapping[str, Any]
 
 MESSAGE_CHARACTERS: Final = 400
 ENDS_MAX: Final = 6
-"""Limits: characters of one container's message, and number of containers that are shown."""
+"""MESSAGE_CHARACTERS: maximum length of one container's message. ENDS_MAX: maximum number of containers that are
+shown."""
 CALM_WAITS: Final = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One ConsumerGroup, its pods, and its runs. `missing` has a line for each kind that could not be read."""
+    """One ConsumerGroup, its pods, and its Redrives and OffsetResets (`runs`). `missing` has a line for each kind that
+    could not be read."""
 
     group: JsonObject
     pods: Sequence[JsonObject] = ()
@@ -136,7 +138,7 @@ def _workers(facts: Facts) -> Iterator[str]:
         ("arrivalPerSecond", "arrive per second"),
         ("perReplicaPerSecond", "per second and worker"),
         ("rawReplicas", "workers needed with reserve"),
-        ("usefulReplicas", "useful workers, limited by the busiest partition"),
+        ("usefulReplicas", "workers at which even the busiest worker keeps up"),
         ("proposedReplicas", "workers proposed, not applied"),
     )
     shown = [f"{scaling[name]} {words}" for name, words in inputs if scaling.get(name) is not None]
@@ -163,8 +165,8 @@ def _ends(facts: Facts) -> Iterator[str]:
 
 
 def container_ends(pod: JsonObject) -> Iterator[str]:
-    """Yield a line for each container that ended with an error, or whose reason for waiting is not a normal start, and
-    for an unschedulable pod."""
+    """Yield a line for each container that ended with an error or waits, and for an unschedulable pod. Containers that
+    wait because they are being created are left out."""
     revision = labels.annotation_of(pod, labels.REVISION_ANNOTATION)
     who = f"{pod['metadata']['name']}" + (f" (revision {revision})" if revision else "")
     status = pod.get("status") or {}

@@ -44,25 +44,26 @@ examples:
   # the records of the last two hours that failed with one class of error
   kubectl fleet failed list orders --from 2h --error-class ConnectionError
 
-  # one record with all headers, key and value, as `list` names it
+  # one record with all headers, key and value; 3:1841 is its place in the output of `list`
   kubectl fleet failed show orders 3:1841
 
 Runs `fleet-consumer failed` in a worker's pod, which needs the permission `create` on pods/exec. Changes nothing.
-Exit codes: 0 done, 2 wrong options, 3 an error, 130 Ctrl-C, and those of `fleet-consumer failed`, such as 20 and 21.
+Exit codes: 0 done, 2 wrong options, 3 an error, 130 Ctrl-C; others: see `fleet-consumer failed --help`.
 """,
     "redrive": f"""\
 examples:
-  # count exactly what would be put back, and put nothing back
+  # only count the records that would be put back
   kubectl fleet redrive orders --reason Exhausted --dry-run
 
-  # put back, 50 records per second, after a preview and a question
+  # put the records back at 50 per second, after a preview and a question
   kubectl fleet redrive orders --error-class ConnectionError --rate 50
 
-  # one record, as `kubectl fleet failed list orders` names it
+  # one record, by its place in the output of `kubectl fleet failed list orders`
   kubectl fleet redrive orders --record 3:1841
 
-Creates a Redrive, without --to for the records that failed before the preview. No record is put back twice,
-so the same command can be run again. {CODES}
+Creates a Redrive, which copies the records to the group's redrive topic. Retry workers handle them again.
+Without --to, only records that failed before the preview are copied. No record is put back twice, so the same
+command can be run again. {CODES}
 """,
     "reset": f"""\
 examples:
@@ -75,7 +76,8 @@ examples:
   # set the offset of one partition
   kubectl fleet reset orders --to offsets --offset orders-3:1734
 
-Creates an OffsetReset with the offsets that were shown, for which the operator stops and starts the main workers.
+Creates an OffsetReset with the offsets that were shown. The operator stops the main workers, sets the offsets, and
+starts the workers again.
 {CODES}
 """,
     "logs": f"""\
@@ -90,18 +92,19 @@ examples:
 example:
   kubectl fleet support-bundle orders -n shop
 
-Writes a new file to the working directory, with objects, Events and logs around one ConsumerGroup. Secrets are not
-read; values of environment variables and of ConfigMaps are left out. README.txt in it names what could not be read.
+Writes a new file to the working directory, with the objects, Events and logs of one ConsumerGroup. Secrets are not
+read; values of environment variables and of ConfigMaps are left out. README.txt in the file lists the objects and
+logs that could not be read.
 {CODES}
 """,
 }
 HELP: Final = {
     "status": "fleets with their state, problems first",
-    "explain": "explain a fleet's state and number of workers, and what to do",
+    "explain": "explain a fleet's state and number of workers, and give advice",
     "top": "a live view of all fleets, full screen",
     "failed": "inspect failed records of a fleet",
-    "redrive": "put failed records back, after a preview",
-    "reset": "move a group's committed offsets, after a plan",
+    "redrive": "have failed records handled again, after a preview",
+    "reset": "set a group's committed offsets, after a preview",
     "logs": "merged logs of a fleet's workers",
     "support-bundle": "write objects, Events and logs of a fleet to one file, without secrets",
 }
@@ -222,7 +225,11 @@ def _add_reset(command: argparse.ArgumentParser) -> None:
         "--offset", action="append", default=[], metavar="TOPIC-PARTITION:OFFSET", help="next offset; repeatable"
     )
     command.add_argument(
-        "--not-after", type=_positive, default=3600, metavar="SECONDS", help="do not start later than this from now"
+        "--not-after",
+        type=_positive,
+        default=3600,
+        metavar="SECONDS",
+        help="start within this time from now, or not at all (default: %(default)s)",
     )
     _add_run(command, "OffsetReset")
 

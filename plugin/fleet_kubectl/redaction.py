@@ -1,8 +1,12 @@
 """Removal of secrets from objects and logs before they leave the cluster. Pure.
 
-Secret objects are never read. This module removes secrets that somebody wrote into other objects or logs: environment
-variables, headers, fields, arguments and log text with names such as `password`, logins in URLs, annotations with whole
-manifests, contents of ConfigMaps. In unclear cases, the value is removed.
+Secret objects are never read. This module removes secrets that somebody wrote into other objects or logs:
+
+- values of environment variables and headers, and contents of ConfigMaps
+- values of fields, arguments and log text with names such as `password`
+- logins in URLs, and annotations that contain whole manifests
+
+In unclear cases, the value is removed.
 """
 
 import re
@@ -17,13 +21,13 @@ WORDS: Final = (
     r"passw|passphrase|pwd|secret|token|credential|authorization|cookie|jaas|signature|\bsig\b"
     r"|(?:api|access|account|private|shared|signing|encryption|storage|master)[ ._-]?key"
 )
-"""Regular expression for parts of names whose values are secret ("telling" names)."""
+"""Regular expression for parts of a name. If a name contains such a part, it is "telling": its value is secret."""
 TELLING: Final = re.compile(WORDS, re.IGNORECASE)
 FLAG: Final = re.compile(rf"-[\w.-]*(?:{WORDS})[\w.-]*", re.IGNORECASE)
 ASSIGNED: Final = re.compile(rf"(-*[\w.-]*(?:{WORDS})[\w.-]*=).*", re.IGNORECASE | re.DOTALL)
 FREE_KEY: Final = re.compile(rf"{WORDS}|key$", re.IGNORECASE)
 REFERENCES: Final = ("Ref", "Name", "Key", "Endpoint", "File", "Seconds", "Path")
-"""Endings of names of API fields that refer to an object, a key, a file or a number, and contain no secret."""
+"""Endings of names of API fields. These fields refer to an object, a key, a file or a number, and contain no secret."""
 FREE: Final = ("annotations", "volumeAttributes", "options", "parameters")
 """Fields that are maps with arbitrary keys."""
 OWN_ANNOTATIONS: Final = "consumerfleet.io/"
@@ -31,10 +35,11 @@ ANNOTATION_MAX: Final = 256
 """Maximum length of other tools' annotations. Longer annotations, and JSON, are left out, because they can contain
 whole manifests."""
 QUOTED: Final = r"""\\"(?:\\\\\\"|\\\\[^"]|[^\\"])*\\"|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.|'')*'"""
-"""A quoted value: inside a JSON string (escaped quotes), in JSON, or in YAML or a shell."""
+"""A quoted value in one of three forms: inside a JSON string (escaped quotes), in JSON, or in YAML or a shell."""
 BARE: Final = r"(?:-?\d[\d.eE+-]*|true|false|null)(?=\s*[,}\]])"
 REST: Final = r"""[\[{][^\n]*|[|>][-+\d]*[ ]*(?:\n[ \t]+[^\n]*)+|(?:(?!"\s*[,}\]])[^\n])+"""
-"""A JSON list or object, a YAML block, or the rest of the line, up to the end of a surrounding JSON string."""
+"""A value without quotes: a JSON list or object, a YAML block, or the rest of the line. In a JSON string, the rest of
+the line ends at the end of the string."""
 URL: Final = re.compile(r"(:(?:\\?/){2})([^\s\"<>]+)")
 DIGEST: Final = "sha256:"
 TEXTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
@@ -55,8 +60,8 @@ TEXTS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
         rf"\1{REDACTED}",
     ),
 )
-"""Patterns of secrets in text, with their replacements. Of the patterns for a name and a value, the first is for JSON:
-it keeps the other fields."""
+"""Patterns of secrets in text, with their replacements. The last three match a name and its value. The first of these
+three is for JSON, and keeps the other fields of the object."""
 CONTENTS: Final = ("data", "binaryData", "stringData")
 
 
@@ -93,7 +98,8 @@ def redacted(body: JsonObject) -> JsonObject:
 
 
 def _walk(value: Any, name: str, hides: Callable[[str], bool] | None = None) -> Any:
-    """A copy of a value without secrets. `hides` returns True for the name of a secret string or number."""
+    """A copy of a value without secrets. `hides(name)` is True if a string or number of this name is secret. If `hides`
+    is None, `_hides` is used."""
     hides = hides or _hides
     if isinstance(value, dict):
         return _map(value, name)

@@ -88,7 +88,9 @@ def reset_plan(body: JsonObject) -> list[str]:
     if len(order) > PARTITIONS_MAX:
         lines.append(f"and {len(order) - PARTITIONS_MAX} more partitions")
     again, left = -sum(n for n in changes.values() if n < 0), sum(n for n in changes.values() if n > 0)
-    lines.append(f"{again} offsets are read again, {left} are left out; {len(after) - len(changes)} had no commit")
+    lines.append(
+        f"{again} offsets are read again, {left} are skipped; partitions without a commit: {len(after) - len(changes)}"
+    )
     if status.get("note"):
         lines.append(printable(status["note"]))
     return lines
@@ -109,7 +111,7 @@ def reset_end(body: JsonObject, namespace: str) -> list[str]:
 
 
 def changed(bodies: Iterator[JsonObject]) -> Iterator[tuple[JsonObject, str]]:
-    """Yield the states of a run whose progress line has changed, each with this line."""
+    """Yield a run's states with their progress line. States with the same line as before are left out."""
     last = ""
     for body in bodies:
         line = progress_line(body)

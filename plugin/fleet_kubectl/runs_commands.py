@@ -42,10 +42,10 @@ def redrive(api: Api, options: Namespace) -> int:
         _print_preview(api, options, now)
     except FleetError as error:
         print(f"{error.reason}: {error}", file=sys.stderr)
-        print("So a dry run counts them:")
+        print("A dry run counts the records instead:")
         preview = selection.redrive_body(options, now, dry_run=True)
         _run(api, Namespace(**{**vars(options), "no_wait": False}), REDRIVE, preview, runs.redrive_end)
-    rate = f"at most {options.rate} per second" if options.rate else "without a limit of the rate"
+    rate = f"at most {options.rate} per second" if options.rate else "without a rate limit"
     print(f"\nRedrive {body['metadata']['name']} puts them back for this group only, {rate}.")
     if not _agreed(options, "Put them back?"):
         return EXIT_NO
@@ -76,7 +76,8 @@ def _print_preview(api: Api, options: Namespace, now: float) -> None:
     print("These numbers include records that were put back before, which are not put back again.")
     if options.error_regex or options.key_regex or (options.record and filters):
         print(
-            "Only the run itself applies regular expressions, and filters to single records: --dry-run counts exactly."
+            "The numbers ignore regular expressions, and filters that are combined with --record. "
+            "For exact numbers, use --dry-run."
         )
 
 
@@ -135,8 +136,8 @@ def reset(api: Api, options: Namespace) -> int:
     planned = selection.reset_to_plan(body, plan.get("status") or {})
     name = body["metadata"]["name"]
     if planned is None:
-        print(f"\nThe dry run does not list an offset for each partition, so OffsetReset {name} cannot use them.")
-        print(f"It stops the main workers, resolves `--to {options.to}` again, sets these, and starts the workers.")
+        print(f"\nThe dry run does not list all offsets, so OffsetReset {name} cannot set exactly the offsets above.")
+        print(f"The OffsetReset stops the main workers, resolves `--to {options.to}` again, and starts the workers.")
     else:
         print(f"\nOffsetReset {name} stops the main workers, sets these offsets, and starts the workers.")
     print("Every record from the new offsets on is handled, even if it was handled before.")
@@ -149,7 +150,7 @@ def _check_question(options: Namespace) -> None:
     """Raise OptionInvalid if the command will ask a question that nobody can answer. Called before any object is
     created."""
     if not (options.yes or options.dry_run or sys.stdin.isatty()):
-        raise OptionInvalid("standard input is no terminal, so nobody can be asked: add --yes, or only --dry-run")
+        raise OptionInvalid("standard input is not a terminal, so the question cannot be asked: add --yes or --dry-run")
 
 
 def _agreed(options: Namespace, question: str) -> bool:

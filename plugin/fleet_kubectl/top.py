@@ -79,8 +79,8 @@ class Feed:
             self._problem = problem
 
     def drain(self, rows: Rows) -> tuple[bool, str | None]:
-        """Apply all waiting lists and events to `rows`. Return True if there were any, and the watch's problem with its
-        age, or None."""
+        """Apply all waiting lists and events to `rows`. Returns True if there were any, and the problem of the watch
+        with its age (None without a problem)."""
         with self._lock:
             listed, arrived = self._listed, [*self._events]
             self._listed = None
@@ -150,7 +150,7 @@ class Watch:
                 self.pause()
 
     def expired(self) -> None:
-        """Pause if the previous watch has also expired, and neither watch returned an event."""
+        """Pause if this watch and the previous watch have expired without an event."""
         if self._expired:
             self.pause()
         self._expired = True

@@ -138,7 +138,7 @@ def test_redrive_is_previewed_created_and_followed(place: tuple[Site, Person]) -
         "--name",
         "fixed",
     )
-    assert person.types(*words, code=3).startswith("OptionInvalid: standard input is no terminal")
+    assert person.types(*words, code=3).startswith("OptionInvalid: standard input is not a terminal")
     assert site.every("redrives", "") == []
     with operator(site, "redrives", selected=2, moved=2, remaining=0) as made:
         shown = person.types(*words, "--yes")
@@ -179,7 +179,7 @@ def test_reset_shows_the_plan_before_it_is_created(place: tuple[Site, Person]) -
     with operator(site, "offsetresets", previous=previous, resolved=resolved, partitions=3) as made:
         shown = person.types("reset", "orders", "--to", "earliest", "--name", "again", "--yes")
         dry = person.types("reset", "orders", "--to", "2h", "--dry-run")
-    assert "200 offsets are read again, 0 are left out; 1 had no commit" in shown
+    assert "200 offsets are read again, 0 are skipped; partitions without a commit: 1" in shown
     assert (
         shown.index("-100")
         < shown.index("OffsetReset again stops the main workers")

@@ -29,8 +29,8 @@ PACKAGES_OF_THE_EXTRA: Final = ("aiohttp", "prometheus_client", "re2")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code.
 
-    `arguments` is None in the installed program. A command in `APPLICATION_COMMANDS` then ends the process within a
-    bounded time.
+    `arguments` is None in the installed program, which reads `sys.argv`. A command in `APPLICATION_COMMANDS` then ends
+    the process within a bounded time.
     """
     parser = command_line()
     options = parser.parse_args(arguments)

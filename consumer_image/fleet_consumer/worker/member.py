@@ -46,7 +46,7 @@ than 1 MiB."""
 
 PLACES_MAX: Final = 1_000
 """Maximum number of listed stuck partitions. Entries after the first `ENTRIES_MAX` have no message. When the operator
-shrinks a fleet, it keeps a worker for each stuck partition, and no fleet has more workers than this limit."""
+shrinks a fleet, it keeps a worker for each stuck partition. No fleet has more workers than this limit."""
 
 FAILED_KINDS_MAX: Final = 20
 
@@ -86,7 +86,8 @@ class WorkerState:
     hung_setup: Exception | None = None
     """The error if the handler's `setup` has not returned in time, otherwise None."""
     ended: SessionEnd | None = None
-    """The last session errors. None again once a session has lasted longer than the longest back-off."""
+    """The current series of sessions that ended with errors, or None. A session that lasts longer than the longest
+    back-off ends the series."""
     hangs: tuple[tuple[Hang, float], ...] = ()
     """Hanging handler calls, each with its start time (wall clock, seconds)."""
     in_hand: tuple[tuple[Record, float], ...] = ()
@@ -116,8 +117,8 @@ def ready(state: WorkerState) -> tuple[bool, str]:
     """Return True if the worker is ready, and the reason. A worker is ready if it is a group member that can work.
 
     A rebalance alone does not change readiness. Errors of single partitions do not change it either, because the other
-    partitions continue: fetch errors, refused commits, no committed offset under the reset policy `none`. Only /member
-    shows these errors.
+    partitions continue. Such errors are fetch errors, refused commits, and a missing committed offset under the reset
+    policy `none`. Only /member shows these errors.
     """
     session = state.session
     error = current_error(state) or state.handler_error()

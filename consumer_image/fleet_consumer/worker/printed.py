@@ -107,9 +107,9 @@ class PrintedLines:
     """Replaces a text stream. Each written line becomes a log line, on the thread that wrote it.
 
     A line that is a JSON object passes unchanged, because it comes from an application with its own log format. If the
-    log handler itself writes to the stream, to report an error, its lines go to the original stream. Lines go to the
-    handler `log` and not to a logger: an application's `logging.config` may disable loggers, and its root handler may
-    write to this stream.
+    log handler itself writes to the stream, to report an error, its lines go to the original stream. Lines go directly
+    to the handler `log`, without a logger. An application's `logging.config` may disable loggers, and its root handler
+    may write to this stream.
     """
 
     def __init__(self, stream: TextIO, name: str, level: int, log: logging.Handler | None) -> None:

@@ -51,7 +51,7 @@ class WorkerContext:
     handler: Handler
     executor: Executor | None
     policy_file: MountedFile[Policies] | None
-    """Shared by all sessions, because the last valid policies apply even if the file becomes invalid later."""
+    """All sessions share this object: the last valid policies still apply if the file becomes invalid later."""
     skip_file: MountedFile[frozenset[Place]] | None
     watch: Watch
     clock: Clock

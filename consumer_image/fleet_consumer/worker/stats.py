@@ -15,8 +15,8 @@ from fleet_consumer.handlers.executor import BusyTime
 HANDLING_BOUNDS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
-"""Bucket bounds for the durations of handler calls in seconds (default timeout: 60 s). All workers have the same
-bounds, so their buckets can be added."""
+"""Bucket bounds for the durations of handler calls in seconds. The default timeout of a call is 60 s. All workers have
+the same bounds, so their buckets can be added."""
 LATENESS_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bucket bounds for the lateness of retried records in seconds."""
 

@@ -80,7 +80,7 @@ def test_redrive_shows_what_matches_and_asks_before_it_creates(
     assert "        2  exhausted  ValueError\n" in shown
     assert "        3  in all\n" in shown
     assert "orders:3:17" in shown
-    assert "Redrive fixed puts them back for this group only, without a limit of the rate." in shown
+    assert "Redrive fixed puts them back for this group only, without a rate limit." in shown
     assert asked == ["Put them back? [y/N] "]
     assert shown.endswith("Nothing was changed.\n")
 
@@ -161,7 +161,7 @@ def test_preview_that_is_not_of_a_worker_gives_way_to_a_dry_run(
     assert types("redrive", "orders", "--yes") == 0
     printed = capsys.readouterr()
     assert "CommandFailed: pod shop/orders-fleet-0: " in printed.err
-    assert "So a dry run counts them:" in printed.out
+    assert "A dry run counts the records instead:" in printed.out
 
 
 def test_output_of_a_pod_sends_no_control_sequences_to_the_terminal(
@@ -224,7 +224,10 @@ def test_status_fails_exactly_if_a_name_is_missing_or_not_ready(
 def bundled(path: Path) -> dict[str, str]:
     """The files of a bundle by name."""
     with tarfile.open(path) as bundle:
-        return {entry.name: bundle.extractfile(entry).read().decode() for entry in bundle.getmembers()}  # type: ignore[union-attr]
+        return {
+            entry.name: bundle.extractfile(entry).read().decode()  # type: ignore[union-attr]
+            for entry in bundle.getmembers()
+        }
 
 
 def test_bundle_has_logs_of_containers_that_initialize_a_pod(fleet: tuple[Server, Types], tmp_path: Path) -> None:

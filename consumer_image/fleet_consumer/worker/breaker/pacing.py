@@ -6,7 +6,8 @@ counted per batch of handled records, but always before a later failure is repor
 With a retry policy, a main worker counts successes and failures (`retry.budget`). It writes its breaker state into the
 metadata of its commits: open, or closed while records succeed. Retry workers read only records that failed before, so
 their own counts hardly distinguish poison records from an outage. They therefore follow the main workers' state, and
-use their own counts only while no state is published. Only the consume loop's thread uses a pacing, except `snapshot`.
+use their own counts only while no state is published. Only the consume loop's thread uses a pacing; any thread may read
+`snapshot`.
 
 Decision: docs/decisions/0025-status-and-breakers.md.
 """
@@ -26,8 +27,8 @@ from fleet_consumer.worker.logs import fields
 
 @dataclass(frozen=True, slots=True)
 class BreakerSnapshot:
-    """A breaker's state for reports. `since` is in wall-clock seconds. `failure_percent` is the share of failures in
-    the breaker's window."""
+    """A breaker's state for reports. `since` is the start of the state (wall clock, seconds). `failure_percent` is the
+    percentage of failures in the breaker's window."""
 
     state: str
     """"Closed", "Open" or "HalfOpen"."""
@@ -59,7 +60,7 @@ class Pacing:
     breaker_state = ""
     """The breaker's state, as written into the metadata of commits; empty if none is published."""
     _successes = 0
-    """Number of successes to add to the breaker's count when it is next used."""
+    """Successes that are not yet added to the breaker's count."""
     snapshot: BreakerSnapshot | None = None
     """The breaker's state for reports; None without a budget. Any thread may read it."""
 
@@ -89,8 +90,8 @@ WELL_S: Final = 5.0
 outage."""
 
 OWN_RECORDS_MAX: Final = 10
-"""Upper limit of `min_records` for a retry worker's own breaker, even if the budget has a higher value. This breaker
-counts only while no main worker publishes a state, and during an outage each counted record wastes an attempt."""
+"""A retry worker's own breaker has at most this `min_records`, even if the budget has a higher value. The breaker
+counts only while no main worker publishes a state. During an outage, each counted record uses up an attempt in vain."""
 
 NEVER: Final = 10**12
 """`min_records` of a retry worker's own breaker if the policy has no budget. The number is never reached, so the worker
@@ -123,10 +124,11 @@ class BudgetPacing(Pacing):
         self._snapshot_at = float("-inf")
 
     def pace(self, *, idle: bool) -> Pace:
-        """Return full speed while the breaker is closed, one record at a time while it is half open.
+        """Return the pace for the breaker's state: full speed if closed, single records if half open, none if open.
 
-        A half-open breaker closes if no record arrives within a cooldown. Retry workers pause while the main workers'
-        breakers are half open. Without this rule, they would pause indefinitely after the main topic became quiet.
+        Return full speed without a budget, and if the budget's action is not `Pause`. A half-open breaker closes if no
+        record arrives within a cooldown. Retry workers pause while the main workers' breakers are half open. Without
+        this rule, they would pause indefinitely after the main topic became quiet.
         """
         breaker, now = self._current(), self._clock.monotonic()
         if breaker is None:
@@ -146,8 +148,8 @@ class BudgetPacing(Pacing):
     def failed(self) -> FailureAction:
         """Return PROCEED while the breaker is closed. Otherwise return FAIL if this is the budget's action, else STAY.
 
-        Instead of STAY, every `PROBES_IN_VAIN`th failed probe gets PROCEED. The failure that opens the breaker already
-        gets FAIL or STAY.
+        The failure that opens the breaker already gets FAIL or STAY. Every `PROBES_IN_VAIN`th failed probe gets PROCEED
+        in place of STAY.
         """
         breaker = self._current()
         if breaker is None or breaker.failed(self._clock.monotonic()) is BreakerState.CLOSED:
@@ -157,7 +159,7 @@ class BudgetPacing(Pacing):
         return FailureAction.PROCEED if breaker.makes_way else FailureAction.STAY
 
     def _current(self) -> Breaker | None:
-        """Apply the policy's current budget and the pending successes; return the breaker, None without a budget."""
+        """Return the breaker, with the policy's current budget and the pending successes. None without a budget."""
         budget = _budget(self._policies())
         successes, self._successes = self._successes, 0
         if budget is None:
@@ -193,7 +195,7 @@ class BudgetPacing(Pacing):
     def _renew_state(self, breaker: Breaker, state: BreakerState, now: float, *, wanted: bool) -> None:
         is_open = state is not BreakerState.CLOSED
         if not wanted:
-            # A published closed state simply expires. It needs no commit to withdraw it when no more records arrive.
+            # A published closed state simply expires. Withdrawing it needs no commit.
             if self._written_open:
                 self.breaker_state = ""
             self._written_open, self._renew_at = False, float("-inf")
@@ -205,12 +207,14 @@ class BudgetPacing(Pacing):
 
 
 class FollowingPacing(Pacing):
-    """A retry worker's pacing: it stops while the main workers' breakers are open, and continues while they are closed.
+    """A retry worker's pacing: stopped while the main workers' breakers are open, full speed while they are closed.
 
-    While the main workers' commits carry no state, and the policy has a budget, the retry worker's own breaker decides,
-    based on the retried records. Otherwise nobody would notice an outage while the main topic is quiet. After the main
-    workers' breakers were open, the worker's own breaker first tries single records. After `TRIAL_S`, it tries single
-    records even if the main workers' breakers are still open: a few bad workers must not stop retries indefinitely.
+    While the main workers' commits contain no state, the retry worker's own breaker decides if the policy has a budget.
+    This breaker counts retried records. Otherwise nobody would notice an outage while the main topic is quiet.
+
+    When the open state has expired and no closed state is published, the retry worker first tries single records. After
+    `TRIAL_S`, it tries single records even if the main workers' breakers are still open. So a few bad workers cannot
+    stop retries indefinitely.
     """
 
     def __init__(
@@ -272,8 +276,8 @@ class FollowingPacing(Pacing):
     def _current(self) -> Breaker | None:
         """Return the worker's own breaker, with the current policy's budget and the pending successes.
 
-        Each call returns a new breaker while the main workers' breakers are published as closed. Returns None unless
-        the budget's action is `Pause`.
+        Returns None without a budget, or if the budget's action is not `Pause`. While the main workers' breakers are
+        published as closed, each call returns a new breaker, which has counted no failures.
         """
         policies = self._policies()
         budget, is_default = _budget(policies), policies is None or policies.newest.budget is None

@@ -51,8 +51,8 @@ class BreakerStates:
     def combine(self, metadata: dict[TopicPartition, str], now: float) -> Breakers:
         """Combine the states in `metadata` (the metadata of all commits of the main group) into one state.
 
-        The breakers count as open if more partitions report open than closed. If one
-        worker fails while the others succeed, this worker is the cause. Partitions without a state do not count.
+        The breakers count as open if more partitions report open than closed. If one worker fails while the others
+        succeed, the cause is this worker and not an outage. Partitions without a state do not count.
         """
         before, self._seen = self._seen, {}
         open_until: list[float] = []
@@ -77,7 +77,7 @@ class BreakerWatch:
     """The thread that reads the breaker states. The constructor does not start the thread. After `follow(False)`, the
     thread closes its connection and waits.
 
-    States apply until they expire, so an unreachable broker neither opens nor closes a breaker.
+    States apply until they expire, so an unreachable broker does not change the state of a breaker.
     """
 
     def __init__(self, connection: ConnectionSettings, group_id: str, clock: Clock) -> None:
@@ -98,13 +98,14 @@ class BreakerWatch:
         self._thread.start()
 
     def follow(self, wanted: bool) -> None:
-        """Begin (`wanted`) or stop reading states. Any thread may call this; a call without a change is cheap."""
+        """Begin to read states if `wanted`, otherwise stop. Any thread may call this; a call without a change is
+        cheap."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._changed.set()
 
     def breakers(self) -> Breakers:
-        """Return the main workers' last observed state; no state after `follow(False)`. Any thread."""
+        """Return the last observed state of the main workers' breakers; no state after `follow(False)`. Any thread."""
         return self._breakers if self._wanted else Breakers()
 
     def close(self) -> None:
@@ -173,7 +174,7 @@ class BreakerWatch:
         return metadata
 
     def _log(self, error: NetError | KafkaError) -> None:
-        """Log the error unless the previous error had the same class. The consume loop logs unreachable brokers too."""
+        """Log the error if the previous error had another class. The consume loop logs unreachable brokers as well."""
         kind = type(error).__name__
         if kind != self._logged:
             self._logged = kind

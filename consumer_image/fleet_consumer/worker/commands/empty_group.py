@@ -52,11 +52,8 @@ def absent_group(brokers: Brokers, group_id: str, timeout_s: float) -> str | Non
 
 
 def without_topic(missing: TopicMissing, brokers: Brokers, topic: str, timeout_s: float) -> TopicMissing:
-    """Return the error for a missing failed topic.
-
-    If the topic has a default name, the error contains a hint: the group id may be wrong, or the group may use another
-    failed topic.
-    """
+    """Return the error for a missing failed topic. If the topic has a default name, the error gives possible causes:
+    the group id is wrong, or the group uses another failed topic."""
     group = topic.removeprefix(RESERVED_PREFIX).removesuffix(".failed")
     if failed_topic(group) != topic:
         return missing

@@ -145,7 +145,7 @@ GROUPINGS: Final[Mapping[str, Callable[[FailedRecord], str]]] = {
 
 
 class Counts:
-    """Number of records per combination of the values of the groupings `by`."""
+    """Counts records: one number for each combination of the values of the groupings `by`."""
 
     def __init__(self, by: tuple[str, ...]) -> None:
         self._by = by
@@ -366,7 +366,7 @@ def open_topic(brokers: Brokers, topic: str, patience_s: float, clock: Clock) ->
             errors[:] = [f"{error.name()}: {error.str()}"]
 
     connection = connection_settings(brokers, CLIENT)
-    # librdkafka needs a group id and looks up its coordinator; it neither joins the group nor commits.
+    # librdkafka needs a group id, and looks up the group's coordinator. It does not join the group or commit.
     config = {**consumer_config(connection, CLIENT, "read_uncommitted", READ_AHEAD), "error_cb": record}
     with BoundedReader(config, stores_offsets=False, patience_s=patience_s) as reader:
         try:

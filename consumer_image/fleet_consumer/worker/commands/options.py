@@ -417,7 +417,7 @@ def filter_of(options: argparse.Namespace, now_ms: int, places: Iterable[str] = 
 
 
 def time_of(text: str | None, option: str, now_ms: int) -> int | None:
-    """Parse a time (UTC unless it names a zone) or a duration before now (`2h`), and return it in epoch milliseconds.
+    """Parse a time (UTC if it names no zone) or a duration before now (`2h`), and return it in epoch milliseconds.
 
     Returns None if `text` is None. Raises SettingsInvalid.
     """

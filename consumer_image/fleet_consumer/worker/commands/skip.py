@@ -74,7 +74,7 @@ def named(record: Record | None, partition: TopicPartition, offset: int) -> Reco
     """Return `record`, the group's next record. Raises RecordMissing if it is None or not at `offset`."""
     if record is None:
         raise RecordMissing(
-            f"{partition.name} has no next record for the group, apart from open or aborted transactions"
+            f"{partition.name} has no next record for the group; open and aborted transactions do not count"
         )
     if record.offset != offset:
         why = (
@@ -96,8 +96,8 @@ def behind(offset: int, before: OffsetAndMetadata | None) -> OffsetAndMetadata:
 def _next_record(
     reader: BoundedReader, partition: TopicPartition, commit: OffsetAndMetadata | None, timeout_s: float
 ) -> Record | None:
-    """Return the first record at or after the committed offset, or after the log start without a commit. None if there
-    is no record before the partition's end."""
+    """Return the first record at or after the committed offset; without a commit, at or after the start of the log.
+    None if there is no record before the partition's end."""
     if partition not in reader.partitions(partition.topic):
         raise RecordMissing(f"topic {partition.topic} has no partition {partition.partition}")
     first, end = reader.bounds([partition])[partition]

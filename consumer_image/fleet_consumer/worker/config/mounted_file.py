@@ -150,8 +150,9 @@ def skip_file(path: str, uid: str, clock: Clock) -> MountedFile[frozenset[Place]
 def join_hold_s(skip_file: str | None, uid: str, pod: str, now: float) -> float:
     """Return the seconds by which this worker delays its first join, so that new workers join the group together.
 
-    `now` is in epoch seconds. The file about the fleet's last scaling step is mounted next to `skip_file`, which is
-    None outside a pod. Without a readable file, the worker joins immediately, and the group rebalances once more.
+    `now` is in epoch seconds. The file about the fleet's last scaling step is in the folder of `skip_file`. Outside a
+    pod, `skip_file` is None. If the file cannot be read, the worker joins immediately, which may cause one more
+    rebalance.
     """
     ordinal = re.fullmatch(r".+-([0-9]+)", pod)
     if skip_file is None or ordinal is None:

@@ -169,9 +169,9 @@ def context_of(config: WorkerConfig, worker: str, purpose: str) -> HandlerContex
 def consumer_settings(
     config: WorkerConfig, connection: ConnectionSettings, identity: PodIdentity, role: Role = Role.MAIN
 ) -> ConsumerSettings:
-    """Return the settings of the group member: the CRD's values in Kafka's terms.
+    """Return the settings of the group member: the CRD's values with Kafka's names and units.
 
-    A retry worker always has `auto.offset.reset` earliest, so it skips no record, and it prefetches only a few records.
+    A retry worker always has `auto.offset.reset` earliest, so it skips no record. It prefetches only a few records.
     """
     consumer, retries = config.consumer, role is Role.RETRY
     properties = consumer.properties

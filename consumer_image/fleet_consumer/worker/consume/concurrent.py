@@ -10,11 +10,11 @@ Two limits apply. `pending_max` limits all records that wait or are being handle
 partition's first unfinished record on. A partition with a full window is paused, so one slow record neither fills the
 memory nor stops other partitions.
 
-On revocation, waiting records are dropped unless a later record of the partition has started. In this case the waiting
-records are handled while time remains, because the next owner repeats everything from the first unfinished record on.
+On revocation, a waiting record is dropped if no later record of its partition has started. Otherwise the waiting record
+is still handled while time remains, because the next owner repeats everything from the first unfinished record on.
 Results for a partition that is no longer owned are ignored.
 
-While the breaker is open, no call starts. A failed record that must be handled again is parked: it stays unfinished and
+While the breaker is open, no call starts. A failed record that must be handled again is parked. It stays unfinished and
 keeps its order key, so later records with the same key wait. When calls start again, parked records are handled first.
 A record whose handler is misconfigured (`is_endpoints`) is parked for a few seconds, while other records are tried.
 
@@ -37,12 +37,12 @@ from fleet_consumer.worker.consume.progress import CRASH_GUARD, WINDOW_FULL, Par
 
 
 class CarefulPartitions:
-    """The partitions of one loop that need careful handling (`crash_guard`). They are paused until it ends.
+    """The partitions of one loop that need careful handling (`crash_guard`). They are paused until their handling ends.
 
     Only a few records of one partition (a chunk) are handled at a time. If the process dies, the crash marker names
-    these records. The following records of the careful partitions are put aside. All other partitions get one round
-    after each chunk. They also continue while records of the chunk are parked. The next chunk starts only after all
-    records of the previous chunk have been handled.
+    these records. The later records of these partitions are put aside. All other partitions get one round after each
+    chunk. They also continue while records of the chunk are parked. The next chunk starts only after all records of the
+    previous chunk have been handled.
     """
 
     def __init__(self, parts: LoopParts, loop: Loop, pending: Pending, calls: Calls, concurrency: Concurrency) -> None:
@@ -101,7 +101,7 @@ class CarefulPartitions:
         return False
 
     def take_waiting(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Remove and return the work of these partitions whose calls have not started."""
+        """Remove and return the work of these partitions for which no call has started."""
         gone = [work for work in self._waiting if work.partition in partitions]
         if gone:
             self._waiting.clear()  # all waiting work belongs to a single partition
@@ -157,7 +157,7 @@ class CarefulPartitions:
 
 
 def _side_by_side(records: Sequence[Record]) -> int:
-    """Return the number of records, from the first on, whose order does not matter: their keys differ or are None."""
+    """Return how many of the first records may be handled in any order, because their keys differ or are None."""
     keys = set[Any]()
     for count, record in enumerate(records):
         if (key := as_read(record).key) is not None and key in keys:
@@ -171,7 +171,7 @@ ENDPOINT_PAUSE_S: Final = 5.0
 
 SHORT_POLL_S: Final = 0.02
 """Poll timeout in seconds while writes await acknowledgement or slots of the executor are free. The timeout is short,
-because neither acknowledgements nor, with `max_records` 0, new records end a poll early."""
+because acknowledgements do not end a poll early. New records do not end it either if `max_records` is 0."""
 
 
 class ConcurrentRounds:
@@ -211,12 +211,12 @@ class ConcurrentRounds:
         return self._loop.pace is Pace.FULL and not self._pending.stands(self._clock.monotonic())
 
     def receive(self) -> Records:
-        """Return available records, or wait for records or results, whichever arrives first.
+        """Return available records. If there are none, wait for records or results.
 
-        A result of the executor immediately ends a poll with `max_records` 0; it ends a poll for records only with a
-        delay. New records, however, do not end a poll with `max_records` 0. So with records in flight, the first poll
-        only returns available records, and the second poll waits with `max_records` 0. The wait is long only while all
-        slots are busy, because then no new record could start.
+        A poll for records notices a result of the executor only with a delay. A poll with `max_records` 0 ends
+        immediately at a result, but does not end when new records arrive. So with records in flight, the first poll
+        returns available records without a wait, and a second poll with `max_records` 0 waits. The second poll waits
+        long only while all slots are busy, because then no new record could start.
         """
         limit = self._limit()
         wait_s = self._parts.intake.before_poll(self._loop.partitions, POLL_TIMEOUT_S)
@@ -315,7 +315,7 @@ class ConcurrentRounds:
         self._writing.finish(going, max(0.0, deadline - self._clock.monotonic()))
 
     def _forget_waiting(self, going: Partitions) -> None:
-        """Drop waiting records, except those before a record of the same partition that has started."""
+        """Drop waiting records. A waiting record is kept if a later record of its partition has started."""
         partitions = set(going.values())
         self._careful.discard_partitions(going)
         gone = self._pending.take_unbegun(partitions) + self._careful.take_waiting(partitions)

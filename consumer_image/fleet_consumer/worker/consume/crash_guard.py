@@ -6,16 +6,16 @@ If a record kills the worker's process, only the last commit survives. The marke
   finds this marker knows that the previous owner died, but not at which record. Any record from the committed offset on
   may have been in the dead worker's handler.
 - `fleet-hand=1` is the marker of careful handling. The worker commits this marker before it calls the handler. The
-  value is the number of the next records to handle, at first one. The worker handles no other records at this time, so
-  if it dies, the marker names the suspected records.
-- `deaths=1` counts the processes that died at the record that was handled alone, or at the first of several records.
-  After the third death, the handler is not called for this record again.
+  value is the number of records that are handled next, from the committed offset on. The first value is 1. The worker
+  handles no other records at this time. If the worker dies, the marker therefore names the suspected records.
+- `deaths=1` counts the processes that died while they handled the record at the committed offset, alone or with later
+  records. After the third death, the handler is not called for this record again.
 - `fleet-hand=none` means that a careful owner was handling no record of this partition. If such an owner dies, the
   partition's records are not the cause.
-- `fleet-dead=0a,0b` is a separate field that older workers ignore: the processes counted as dead. A worker that lost
-  its session cannot commit, so its marker remains although its process lives. A process that finds itself in the list
-  removes itself from the count. So no record counts as poison merely because its partition moves between living
-  workers.
+- `fleet-dead=0a,0b` lists the processes that are counted as dead. It is a separate field, which older workers ignore. A
+  worker that lost its session cannot commit, so its marker remains although its process lives. A process that finds
+  itself in the list removes itself, and lowers the count by one. So no record counts as poison merely because its
+  partition moves between living workers.
 
 Any progress clears the count, because the count belongs to one record. Records that were being handled at an earlier
 death are handled one by one. A handler that hangs in an executor counts as a death: the hanging call ends the process,
@@ -101,8 +101,8 @@ class CrashGuard:
 
     `found` is the crash marker of the commit at which the assignment starts; None without a marker. `by` is this
     process. `at_once` is the maximum number of records that normal handling processes concurrently. `end` is the offset
-    after the last record that the previous owner can have read; None if unknown. Careful handling may end after
-    `careful_s` seconds.
+    after the last record that the previous owner can have read; None if unknown. Careful handling may end when its
+    chunks have taken `careful_s` seconds in total.
     """
 
     def __init__(

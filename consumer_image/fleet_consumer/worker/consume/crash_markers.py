@@ -56,10 +56,10 @@ class CrashMarkers:
         self.careful: set[TopicPartition] = set()
 
     def admit(self, runs: list[Run]) -> tuple[list[Run], list[Run]]:
-        """Divide runs into those to handle carefully, the fewest deaths first, and all others.
+        """Divide runs into two lists: runs to handle carefully, the fewest deaths first, and all other runs.
 
-        Runs of partitions whose markers cannot be written yet are in neither result. The consumer seeks back and reads
-        these runs again.
+        Runs of partitions whose markers cannot be written yet are left out of both lists. The consumer seeks back and
+        reads these runs again.
         """
         if self.unwritten:
             runs = self._marked(runs)

@@ -30,19 +30,20 @@ from fleet_consumer.worker.consume.writing import ACK_POLL_S, ACK_WAIT_S
 from fleet_consumer.worker.stats import Stats
 
 TIMED_FROM_S: Final = 100e-6
-"""If the mean seconds per record reach this value, the records of the next run are timed one by one. Reading the clock
-then costs less than 1 % of the time."""
+"""If a run took at least this many seconds per record on average, the records of the next run are timed one by one.
+Reading the clock then costs less than 1 % of the time."""
 SHORT_RUN: Final = 16
-"""A run of at most this many records is always timed record by record, because its poll costs much more."""
+"""A run of at most this many records is always timed record by record, because fetching it costs much more."""
 
 
 class CallTimes:
     """Measures handler calls on the consume loop's thread, for the histogram of their durations and the busy time.
 
-    Reading the clock takes 127 ns and updating a histogram bucket 1.7 µs (measured). Together, this is about ten times
-    the call of an empty handler. So the records of a long run are timed one by one only if those of the previous run
-    were slow. Otherwise the run is timed as a whole, and each record counts with the mean. The histogram stays exact,
-    because all durations below 0.1 ms fall into the first bucket. Busy time is measured over whole runs.
+    Reading the clock takes 127 ns, and updating a histogram bucket takes 1.7 µs (measured). Together, this is about ten
+    times the duration of a call of an empty handler. The records of a long run are therefore timed one by one only if
+    those of the previous run were slow. Otherwise the run is timed as a whole, and the mean duration is counted for
+    each record. The histogram stays exact, because all durations below 0.1 ms are in the first bucket. Busy time is
+    measured over whole runs.
     """
 
     def __init__(self, handle: Handle, stats: Stats, clock: Clock) -> None:
@@ -308,8 +309,8 @@ class InlineRounds:
         abandoned.
 
         While the session is unconfirmed, no further record is handled, because another member may own the partition.
-        The worker waits until a heartbeat succeeds, and then continues the batch, or until the partitions are lost. A
-        stopping worker does not wait.
+        The worker waits until a heartbeat succeeds or the partitions are lost. After a heartbeat, it continues the
+        batch. A stopping worker does not wait.
         """
         end_forked_child(self._pid)
         self._watch.record = None
@@ -329,8 +330,8 @@ class InlineRounds:
 def _take_up(partition: PartitionProgress, run: Run) -> None:
     """Move the partition's progress to the first record of a polled run, even if the last poll ended at another offset.
 
-    Offsets between two polls were deleted or skipped, so no seek or commit may go back to the end of the last poll. If
-    the first record's offset is lower than that end, the log was truncated.
+    If the run begins at a higher offset, the offsets in between were deleted or skipped. No seek or commit may go back
+    to them. If the run begins at a lower offset, the log was truncated.
     """
     first = as_read(run.records[0])
     partition.handled(first.offset - 1, first.leader_epoch)

@@ -11,7 +11,7 @@ origin. A partition whose next record is not due is paused, and the consumer see
 records use no memory. Only records that are due within a second are kept in memory. Polls continue during the wait.
 
 The state of a partition is dropped when the partition is revoked or lost. Only the consume loop's thread uses an
-intake, except `heads`. Decision: docs/decisions/0014-waiting-and-stopping.md.
+intake; any thread may read `heads`. Decision: docs/decisions/0014-waiting-and-stopping.md.
 """
 
 import logging
@@ -42,8 +42,8 @@ class Intake:
     """The intake of main workers: admits all records. Used by the consume loop's thread only."""
 
     present: Callable[[Record], Record | None] | None = None
-    """Function from the record that was read to the record for the handler; its result is None for a duplicate. The
-    attribute is None if the handler gets the record that was read."""
+    """Function that builds the record for the handler from the record that was read. It returns None for a duplicate.
+    If this attribute is None, the handler gets the record that was read."""
 
     heads: Mapping[TopicPartition, Waiting] = MappingProxyType({})
     """The next record of each partition whose next record is not due yet. Any thread may read this mapping."""
@@ -53,7 +53,7 @@ class Intake:
         return record
 
     def handling(self, handle: Handle, watch: Watch) -> Handle:
-        """Wrap `handle` in a function that accepts the record that was read, and passes on the one for the handler."""
+        """Return a function for records as they were read. It calls `handle` with the record for the handler."""
         return handle
 
     def before_poll(self, partitions: Partitions, most_s: float) -> float:
@@ -114,11 +114,11 @@ class _History:
     size: int = 0
 
     def jump(self) -> int | None:
-        """Return the offset to seek to if the remaining history is too large for `share`, otherwise None.
+        """Return the offset to seek to if more than `share` bytes were read and the rest would not fit `share` either.
 
-        The records from the returned offset to `until` fit the share, estimated from the mean size of the records
-        already read. The last records before the committed offset are the most useful, because most duplicates refer
-        to recent records.
+        Otherwise returns None. The records from the returned offset to `until` fit the share, estimated from the mean
+        size of the records already read. The last records before the committed offset are the most useful, because most
+        duplicates refer to recent records.
         """
         if self.size <= self.share:
             return None
@@ -246,11 +246,12 @@ class RetryIntake(Intake):
             self._consumer.seek(topic_partition, records[count].offset)
 
     def _ready(self) -> list[TopicPartition]:
-        """Return the partitions whose kept records are due and that are not paused for another reason.
+        """Return the partitions whose kept records are due. Partitions that are also paused for another reason are left
+        out.
 
-        After a seek in a partition, its kept records are dropped, because they are fetched again. If the log was
-        truncated, the consumer's position is the truncation offset. If the first kept record is lower than this
-        position, the method seeks to this record.
+        If a seek was made in a partition since its records were kept, these records are dropped, because they are
+        fetched again. If the log was truncated, the consumer's position is the truncation offset. The method seeks to
+        the first kept record if this record is lower than the position.
         """
         if not self._kept:
             return []
@@ -332,7 +333,7 @@ class RetryIntake(Intake):
     def _without_history(self, run: Run, sought: set[TopicPartition]) -> list[Record]:
         """Return the records from the starting position on. Earlier records only fill the window for duplicates.
 
-        If the earlier records are large, the consumer seeks past some of them, and adds the partition to `sought`.
+        If the earlier records are large, the consumer seeks past some of them, and the partition is added to `sought`.
         """
         topic_partition, records = run.topic_partition, run.records
         history = self._histories.get(topic_partition)

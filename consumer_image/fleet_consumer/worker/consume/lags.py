@@ -1,8 +1,8 @@
 """Metrics of each owned partition: lag in records, and seconds behind.
 
 A scrape looks up the end offsets on its own thread, because lag matters most when a handler hangs on the loop's thread.
-librdkafka's end offsets need no request, but are as old as its last fetch. They do not change while a partition is held
-or the breaker is open. Decision: docs/decisions/0038-metrics-and-logs.md.
+The end offsets in librdkafka would need no request, but are as old as its last fetch. They do not change while a
+partition is held or the breaker is open. Decision: docs/decisions/0038-metrics-and-logs.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -81,11 +81,11 @@ def lag_of(partition: PartitionProgress, end: int | None) -> int | None:
 def seconds_behind(
     partition: PartitionProgress, end: int | None, in_hand: Callable[[], Record | None], now: float
 ) -> float | None:
-    """Return the age in seconds of the oldest record being handled, or of the last handled record if no record is being
-    handled. Returns 0 if every record up to `end` has been handled.
+    """Return how many seconds the partition is behind: the age of the oldest record being handled. If no record is
+    being handled, it is the age of the last handled record. It is 0 if every record up to `end` has been handled.
 
     The age is computed from record timestamps (`now` is wall clock, in seconds). The age of the last handled record is
-    capped at the time since this function last returned 0. Returns None without a timestamp, or if `end` is unknown.
+    limited to the time since this function last returned 0. Returns None without a timestamp, or if `end` is unknown.
     `in_hand` returns the record that the loop's thread is handling, which may belong to another partition.
     """
     try:

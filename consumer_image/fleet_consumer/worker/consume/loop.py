@@ -38,8 +38,8 @@ ERROR_SHOWN_S: Final = 15.0
 seconds."""
 
 REVOKE_WAIT_S: Final = 10.0
-"""Longest wait for acknowledgements, and for the commit, during a rebalance, in seconds. A longer wait would avoid
-duplicates, but delay all members."""
+"""Longest wait in seconds during a rebalance: first for acknowledgements, then again for the commit. A longer wait
+would avoid duplicates, but delay all members."""
 
 
 class Rounds(Protocol):
@@ -223,7 +223,7 @@ class Loop:
         self.beat_at = self._clock.monotonic()
 
     def owns(self, partition: PartitionProgress) -> bool:
-        """Return True while the assignment lasts for which this progress object was created."""
+        """Return True if the assignment for which this progress object was created has not ended."""
         return self.partitions.get(partition.topic_partition) is partition
 
     def _assigned(self, partitions: Sequence[TopicPartition]) -> None:

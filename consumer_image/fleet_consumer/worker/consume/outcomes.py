@@ -1,7 +1,7 @@
 """Outcome of one record (done, retried later, failed or dropped), and the writes that the outcome requires.
 
 The methods start writes without waiting for acknowledgements; `writing` completes the writes. A failed record is
-forwarded as it was read, without changes by the handler. If it comes from a retry topic, the record with the origin's
+forwarded as it was read, without changes by the handler. For a record of a retry topic, the record with the origin's
 coordinates is built again from the record that was read.
 """
 

@@ -28,9 +28,9 @@ TRIED_MAX: Final = 20
 class Concurrency:
     """The limits of a concurrent loop, in records.
 
-    With `batch`, a call handles up to `poll_max` records of one partition, the limit of a poll. `window` limits the
-    records from a partition's first unfinished record on. `pending_max` limits all records that wait or are being
-    handled.
+    `poll_max` limits the records of a poll. With `batch`, it also limits the records of a call, which all belong to one
+    partition. `window` limits the records from a partition's first unfinished record on. `pending_max` limits all
+    records that wait or are being handled.
     """
 
     batch: bool
@@ -42,8 +42,8 @@ class Concurrency:
     def sized(cls, *, batch: bool, size: int, max_poll_records: int) -> "Concurrency":
         """Return limits that keep `size` concurrent calls busy.
 
-        Without `batch`, the limit of pending records is one poll, or two records per call if this is more. With
-        `batch`, the limit is one poll per call, plus one poll that waits.
+        Without `batch`, at most `max_poll_records` may be pending, or two records per call if this is more. With
+        `batch`, at most `max_poll_records` per call may be pending, and one further poll that waits.
         """
         window = 2 * max_poll_records if batch else max(max_poll_records, 2 * size)
         pending = max_poll_records * (size + 1) if batch else window
@@ -81,7 +81,7 @@ Report = Callable[[Work, Sequence[Result], float], None]
 
 
 class Calls:
-    """The handler calls of one loop. Only the loop's thread uses this class, except `report`."""
+    """The handler calls of one loop. Any thread may call `report`; all other methods belong to the loop's thread."""
 
     def __init__(self, executor: Executor, consumer: Consumer) -> None:
         self._executor = executor
@@ -132,7 +132,7 @@ class Calls:
 class Pending:
     """The admitted records of one loop. Work returned by `next` must be passed to `return_work` after its call.
 
-    `in_flight` is the number of admitted records that are not handled yet, without parked records.
+    `in_flight` is the number of admitted records that are not handled yet. Parked records are not counted.
     """
 
     def __init__(self, intake: Intake, skips: Skips, concurrency: Concurrency, report: Report) -> None:
@@ -178,7 +178,7 @@ class Pending:
         return works
 
     def stands(self, now: float) -> bool:
-        """Return True while parked work exists and the first of it must wait for its `not_before`."""
+        """Return True if the first parked work must wait for its `not_before`; False without parked work."""
         return bool(self.parked) and self.parked[0].not_before > now
 
     def next(self, pace: Pace, now: float) -> Work | None:
@@ -257,7 +257,8 @@ class Pending:
         return work
 
     def take_unbegun(self, partitions: Collection[PartitionProgress]) -> list[Work]:
-        """Remove and return waiting work of these partitions, except work before a record that has started."""
+        """Remove and return waiting work of these partitions. Work stays if a later record of its partition has
+        started."""
         return self._key_order.discard(
             lambda work: (
                 work.partition in partitions and work.entries[0].record.offset > self._begun.get(work.partition, -1)
@@ -267,7 +268,7 @@ class Pending:
     def drop(self, gone: Iterable[Work], partitions: Iterable[PartitionProgress]) -> None:
         """Undo the admission of this work. The progress of each partition then ends before its first dropped record.
 
-        Lower progress is not moved forward. It can be lower because the log was truncated or recreated.
+        A position that is already lower is not moved forward: the log was truncated or recreated.
         """
         dropped = {id(entry) for work in gone for entry in work.entries}
         self.in_flight -= len(dropped)

@@ -99,7 +99,7 @@ class PartitionProgress:
     crash_guard: CrashGuard | None = None
     hold: Hold | None = None
     unfinished: deque[Unfinished] = field(default_factory=deque)
-    """Records that are not finished yet. They are in offset order unless `_mixed` is true."""
+    """Records that are not finished yet. They are in offset order if `_mixed` is false."""
     size: int = 0
     """Sum of the sizes of the entries in `unfinished`, in bytes."""
     _epoch: int = -1
@@ -118,7 +118,7 @@ class PartitionProgress:
         self._epoch = leader_epoch
 
     def records_arrived(self, first: int) -> None:
-        """Forget the gap, because records have arrived from `first` on. The poll reports a remaining gap again."""
+        """Forget the gap, because records have arrived from `first` on. If a gap remains, the poll reports it again."""
         self._gap = None
         self._go_back(first)
 
@@ -202,7 +202,7 @@ class PartitionProgress:
     def _rides_along(self, breaker_state: str, metadata: str) -> bool:
         """Return True if the breaker state alone has changed and can wait for the next commit.
 
-        It can wait if the breaker is closed and the last commit does not say that it is open.
+        It can wait if the breaker is closed and the last commit does not contain the open state.
         """
         if read_closed_breaker_state(breaker_state) is None or read_breaker_state(self.committed_metadata) is not None:
             return False
@@ -257,7 +257,7 @@ def record_start(consumer: Consumer, partition: PartitionProgress, offset: int |
 
 
 def record_starts(consumer: Consumer, asked: Iterable[TopicPartition], partitions: Partitions) -> None:
-    """Record the starting position of each partition without one. Partitions with handled records have one."""
+    """Record the starting position of each partition that has none yet."""
     for topic_partition in asked:
         partition = partitions.get(topic_partition)
         if partition is not None and partition.start is None:

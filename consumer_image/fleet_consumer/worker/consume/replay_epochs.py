@@ -75,8 +75,8 @@ class ReplayEpochs:
     def try_to_begin(self, partitions: Partitions, timeout_s: float) -> ConsumerError | None:
         """Determine the missing replay epochs of partitions. Returns the error of a failed attempt, otherwise None.
 
-        Partitions that are being revoked need an epoch too: under the reset policy `latest`, a partition without a
-        commit must be committed before its revocation, and every commit needs a replay epoch.
+        Partitions that are being revoked need an epoch too, because every commit needs one. Under the reset policy
+        `latest`, a partition without a commit must be committed before its revocation.
         """
         # Leave out partitions without a starting position: the client may lack permission for them, and the broker
         # would refuse the whole request.

@@ -28,8 +28,8 @@ CHECK_INTERVAL_S: Final = 0.1
 """Seconds between two checks of held partitions, and between two full checks in `tend`."""
 
 ACK_POLL_S: Final = 0.02
-"""Duration of one step of a wait for acknowledgements in seconds. Steps are short, because a step does not end early
-when new records arrive, or when only held partitions still lack acknowledgements."""
+"""Duration in seconds of one step of a wait for acknowledgements. A step does not end early when new records arrive, or
+when only held partitions still lack acknowledgements. Steps are therefore short."""
 
 OPEN_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of unacknowledged writes from which the loop waits for acknowledgements: about 6,000 small retry publishes.
@@ -227,7 +227,7 @@ def _failed(unfinished: Unfinished) -> bool:
 
 
 def _hold_of(partition: PartitionProgress, previous: Hold | None, wall: float) -> Hold:
-    """Return the hold of a partition. While a failed write is sent again, it keeps the reason of `previous`."""
+    """Return the hold of a partition. While a failed write is sent again, the hold keeps the reason of `previous`."""
     first = _first_unwritten(partition)
     assert first is not None, "only a partition that misses acknowledgements is held"
     offset = first.record.offset

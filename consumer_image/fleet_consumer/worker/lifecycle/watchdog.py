@@ -83,9 +83,9 @@ class InHand(NamedTuple):
 class HangDetector:
     """Detects hanging handlers by comparing successive checks. Pure: `now` is in monotonic seconds.
 
-    Hangs also reveal partitions without progress. If polls do not wait for handlers, the membership stays valid, so it
-    does not reveal such partitions. A partition is stuck only if the call with its first unfinished record hangs, or if
-    its writes are not acknowledged, which `writing` detects.
+    A hang also shows that a partition makes no progress. The membership does not show this if polls do not wait for
+    handlers, because it then stays valid. A partition is stuck in two cases: the call with its first unfinished record
+    hangs, or its writes are not acknowledged. `writing` detects the second case.
     """
 
     def __init__(self, *, timeout_s: float, limit_s: float) -> None:
@@ -239,7 +239,7 @@ class SetupWatch:
             self._began = None
 
     def overdue(self, now: float) -> tuple[SetupHangs | None, bool]:
-        """Return the error of an overdue `setup`, or None, and True if the process should end because of this error."""
+        """Return the error if `setup` is overdue (otherwise None), and whether this error should end the process."""
         began = self._began
         if began is None or now - began < min(self._timeout_s, self._limit_s):
             return None, False

@@ -132,8 +132,8 @@ class RetryProcess:
         self._code: int | None = None
 
     def __enter__(self) -> "RetryProcess":
-        # -P keeps the current folder off the import path, because the settings contain the handler's folder. In its own
-        # process group, the retry process gets no Ctrl-C. The main process then stops the retry process cleanly.
+        # -P keeps the current folder off the import path, because the settings contain the handler's folder. The retry
+        # process is in a separate process group, so it does not get Ctrl-C. The main process stops it cleanly instead.
         command = [sys.executable, "-P", "-m", "fleet_consumer.worker.local.retries", str(self._folder)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
         self.waiting.start()
@@ -153,7 +153,7 @@ class RetryProcess:
             return Counts()
 
     def check_running(self) -> None:
-        """Stop the main worker if the retry process has ended unexpectedly. Any thread except the main thread."""
+        """Stop the main worker if the retry process has ended unexpectedly. Must not be called on the main thread."""
         assert self._process is not None, "it was started"
         code = self._process.poll()
         if code is not None and not self._expected:
