@@ -19,8 +19,8 @@ from e2e.test_readme import examples
 
 PAGE = "docs/backfill.md"
 TITLES = (
-    *("Size it first", "Replay to a table", "Replay to a topic", "Faster, slower, not now", "Go on after a failure"),
-    *("Compare before you ship", "See inside"),
+    *("Plan the size of a run", "Replay to a table", "Replay to a topic", "Change the speed, pause and resume", "Continue after a failure"),
+    *("Compare before you ship", "Inspect a run"),
 )
 BACKFILLS = ["orders-compare", "orders-delta", "orders-dry", "orders-sample", "orders-table", "orders-topic"]
 ORDERS = b'{"item": "tea", "count": 2}\n{"item": "green tea", "count": 1}\n'
