@@ -213,7 +213,8 @@ class Nodes:
 
 
 def _owner(pod: JsonObject) -> str:
-    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+    """The uid of the pod's owner; empty while the StatefulSet was deleted without its pods."""
+    return next((str(owner["uid"]) for owner in pod["metadata"].get("ownerReferences", ())), "")
 
 
 def _differs(found: Any, wanted: Any) -> bool:
