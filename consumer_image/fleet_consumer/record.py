@@ -1,8 +1,8 @@
 """Records, as returned by polls and passed to handlers, and the results that handlers may return or raise.
 
 The package `librdkafka` creates records, and the worker handles results. Both import this module, which must not do
-I/O. A poll returns runs (lists of records of one partition), because order and offsets are per partition, and because
-passing a list has no cost per record.
+I/O. A poll returns runs: lists of records of one partition. Order and offsets are per partition, and passing a list has
+no cost per record.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,8 +42,9 @@ _TIMESTAMP_TYPES: Mapping[int, TimestampType] = {1: TimestampType.CREATE_TIME, 2
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The topic, partition and offset at which a record was last read, its timestamp there, and the attempt. For a
-    retried record, these coordinates differ from those of its origin."""
+    """The topic, partition and offset at which a record was last read, its timestamp there (milliseconds since the
+    epoch), and the number of the attempt (0: first delivery). For a retried record, the coordinates and the timestamp
+    differ from those of its origin."""
 
     topic: str
     partition: int
@@ -98,7 +99,8 @@ class Record(_Source):
 
     @property
     def delivery(self) -> Delivery:
-        """The topic, partition and offset at which this record was last read, and the attempt."""
+        """The topic, partition and offset at which this record was last read, and the number of the attempt (0: first
+        delivery)."""
         return Delivery(self.topic, self.partition, self.offset, self.timestamp, self.attempt)
 
 
@@ -182,7 +184,7 @@ class Gap(NamedTuple):
     next: int
 
     def behind(self, former: "Gap | None") -> "Gap":
-        """Return this gap, merged with the `former` gap if both are adjacent."""
+        """Return this gap, extended to include the `former` gap if `former` ends where this gap begins."""
         return self if former is None or former.next != self.first else Gap(former.first, self.next)
 
 
@@ -190,9 +192,9 @@ class Gap(NamedTuple):
 class Records:
     """The runs of one poll; empty if no record arrived in time.
 
-    `gaps` are offsets without records that follow the runs; the poll moved positions past them. They come from
-    transaction markers, from aborted or compacted records at the end of a partition, and from records that retention
-    deleted before they were read.
+    `gaps` are offsets without records that follow the runs; the poll moved positions past them. Causes of gaps are
+    transaction markers, aborted or compacted records at the end of a partition, and records that retention deleted
+    before they were read.
     """
 
     runs: list[Run]

@@ -23,7 +23,9 @@ COOPERATIVE = RebalanceProtocol.COOPERATIVE
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The existing topics: partition counts and, if known, the replica racks of each partition, by partition number."""
+    """The existing topics. `partitions` has the partition count of each topic. `racks` has, for each topic and
+    partition number, the racks of the partition's replicas; None or a missing topic means that the racks are
+    unknown."""
 
     partitions: Mapping[str, int]
     racks: Mapping[str, Sequence[frozenset[str]]] | None = None
@@ -33,8 +35,9 @@ class ClusterView:
 class Subscription:
     """One member's subscription (`ConsumerPartitionAssignor.Subscription`).
 
-    `owned` and `generation` (-1: unknown) are the member's previous assignment; `owned` is empty for eager members.
-    `user_data` is the result of the member's `subscription_user_data`. `instance_id` is None for dynamic members.
+    `owned` has the member's previous partitions by topic, and is empty for eager members. `generation` is the
+    generation that assigned these partitions (-1: unknown). `user_data` is the result of the member's
+    `subscription_user_data`. `instance_id` is None for dynamic members, `rack` is None for members without a rack.
     """
 
     topics: Sequence[str]
@@ -84,7 +87,7 @@ class Assignor(Protocol):
         """Return all members' assignments, keyed by member id. Members without partitions get an empty assignment."""
 
     def on_assignment(self, assignment: Assignment, generation: int) -> None:
-        """Receive this member's `assignment` in `generation`."""
+        """Receive this member's new `assignment` and the `generation` of the group that it belongs to."""
 
 
 @runtime_checkable
@@ -95,5 +98,6 @@ class TakesRates(Protocol):
         """Receive the rates of owned partitions in records per second, keyed by topic and partition number.
 
         The polling thread calls this method about every ten seconds, possibly while another method runs. So only store
-        the mapping; the caller never modifies it afterwards. A partition appears after half a minute of observation.
+        the mapping; the caller never modifies it afterwards. A partition is included once it has been observed for half
+        a minute.
         """

@@ -1,12 +1,21 @@
-"""Planning by weight: balances the members' loads with few partition moves.
+"""Planning by weight: balances the members' loads with few partition moves. A member's load is the sum of the weights
+of its partitions.
 
 Partitions and members are numbered from 0. Weights are integers, so that sums and ties are the same on every leader.
 
-The fair share is the mean load per member, excluding partitions heavier than the fair share and one member for each of
-them. The bound is the greater of the fair share and the heaviest partition; no plan has a largest load below the bound.
-A member above 1.15 times the bound gives up partitions until it has at most 1.05 times the bound. A member below half
-of the fair share, such as a new member, takes partitions until it has 0.95 times the fair share. Small differences move
-no partitions: the limits are far apart, and the worst load among the members involved must improve by at least a tenth.
+Two values describe a balanced plan:
+
+- The fair share is the mean load per member. Partitions heavier than the fair share are excluded from the mean, and so
+  is one member for each of them.
+- The bound is the fair share or the weight of the heaviest partition, whichever is greater. In every plan, some
+  member's load is at least the bound.
+
+A member whose load is above 115 % of the bound gives up partitions until its load is at most 105 % of the bound. A
+member whose load is below 50 % of the fair share, such as a new member, takes partitions until its load is 95 % of the
+fair share.
+
+Small differences move no partitions, for two reasons. The limits that start and end moves are far apart. And moves are
+made only if they improve the worst load among the members involved by at least a tenth.
 """
 
 import heapq
@@ -22,9 +31,10 @@ share."""
 MEANINGFUL: Final = 10
 """Minimum improvement of a load, in percent, that justifies moving partitions."""
 PARTNERS: Final = 8
-"""Maximum number of members that are compared as partner (the other member) of a move."""
+"""A move has one overloaded or underloaded member and a partner. This is the maximum number of partners to compare for
+one move."""
 SWAP_PARTNERS: Final = 3
-"""Maximum number of members that are compared as partner of a swap. Low, because each partner allows many swaps."""
+"""Maximum number of partners to compare for one swap. Lower than `PARTNERS`, because each partner allows many swaps."""
 PASSES: Final = 10
 NOBODY: Final = -1
 
@@ -182,7 +192,7 @@ def _carry_out(loads: Loads, step: Step) -> Step:
 
 
 def _stands(loads: Loads, step: Step) -> bool:
-    """True if both members still own the partitions that they received in this step."""
+    """True if both members still own the partitions that this step gave them, so that the step can be undone."""
     return loads.owner[step.given] == step.taker and (step.back is None or loads.owner[step.back] == step.giver)
 
 
@@ -198,18 +208,21 @@ Pair = tuple[int, int, int]
 
 
 def _best_step(loads: Loads, member: int, *, relieved: bool) -> Step | None:
-    """Return the step that best relieves or fills the member, or None if no step reduces the difference between two
-    loads.
+    """Return the step that changes the load of `member` best. Returns None if no step brings the member's load and its
+    partner's load closer together.
 
-    Swaps are tried only if no move helps, or if the best move covers at least half of the need but leaves a load
-    outside its limit. A smaller move is made without trying swaps, because further moves can follow.
+    With `relieved`, the member gives partitions, otherwise it takes them. A step is a move of one partition, or a swap
+    of two. Swaps are tried in two cases: no move helps, or the best move covers at least half of the need and still
+    leaves a load outside its limit. If the best move covers less than half, it is made without trying swaps, because
+    further moves can follow.
     """
     high, low, load = loads.inner_high, loads.inner_low, loads.load
     need = load[member] - high if relieved else low - load[member]
 
     def score(step: Step) -> tuple[int, int, int, bool, int, int, int]:
         giver, taker = load[step.giver] - step.gain, load[step.taker] + step.gain
-        # Criteria, in order: the total load of both members outside the limits, then the partner's part of this total.
+        # Sort key. First: by how much both loads together exceed (or fall below) their limits. Second: how much of this
+        # is due to the partner's load.
         if relieved:
             at_partner = max(0, taker - high)
             return max(0, giver - high) + at_partner, at_partner, max(giver, taker, high), *_cost(step, step.taker)
@@ -272,7 +285,8 @@ def _moves(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
 
 
 def _swaps(loads: Loads, giver: int, taker: int, kind: int) -> Iterator[Step]:
-    """Yield, for each weight among the giver's partitions, the swaps that make the two loads most nearly equal."""
+    """Yield swaps. For each distinct weight among the giver's partitions, yields the swaps after which the two loads
+    differ least."""
     entries, gap, at = loads.stock[giver][kind], loads.load[giver] - loads.load[taker], 0
     returns = [others for back, others in sorted(loads.stock[taker].items()) if others and loads.may(giver, back)]
     while at < len(entries):

@@ -5,7 +5,8 @@ topic. Plans are the same as those of `org.apache.kafka.clients.consumer.RangeAs
 (KIP-881), partitions first go to members near a replica, within the same quotas; the pieces are then not contiguous.
 
 For rack-aware plans, Java visits all members for each partition. Here, each rack has its own queues of members and
-partitions in Java's order, and used entries are skipped only once. The plan is exactly the same as Java's.
+partitions in Java's order. Assigned partitions and full members are removed from the queues, so each is visited only
+once per queue. The plan is exactly the same as Java's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -149,8 +150,12 @@ def share_near(state: TopicShares, where: Sequence[frozenset[str]]) -> None:
 
 
 def share_alike(states: Sequence[TopicShares], where: Sequence[Sequence[frozenset[str]]]) -> None:
-    """Assign each partition number, in all these topics, to the first member whose rack has a replica of every one. The
-    topics have the same members and partition counts, so their remaining quotas are also the same."""
+    """Assign the partitions of these topics, one partition number at a time. The partitions with the same number go to
+    one member: the first member with room whose rack has a replica of every one of these partitions. A member without a
+    rack may receive any partitions.
+
+    The topics have the same members and partition counts, so their remaining quotas are also the same.
+    """
     first = states[0]
     waiting: dict[str | None, list[int]] = {}
     for place, member in enumerate(first.members):

@@ -3,9 +3,9 @@
 A level is the logarithm of a rate. With eight levels per doubling, a rate is accurate to 5 %. Level 0 is an idle
 partition. A thousand partitions of one topic need about a thousand bytes.
 
-A member reports the levels that it measured (`own`) and, if the last plan made it a keeper, the levels of that plan
-(`kept`). Without keepers, two kinds of levels would be lost: those measured by a leaving member, and that of a moving
-partition, which has no owner for one rebalance.
+A member reports the levels that it measured (`own`). Each plan makes a few members keepers, which store the levels of
+the plan and also report these (`kept`). Without keepers, some levels would be lost: those that a leaving member
+measured, and those of moving partitions, which have no owner for one rebalance.
 
     report:  version (1 byte: 1), section `own`, section `kept`
     section: number of topics, then each topic
@@ -83,11 +83,12 @@ def decode_report(data: bytes | None) -> Report:
 
 
 def steady(measured: Levels, former: Levels) -> dict[str, dict[int, int]]:
-    """Return the levels to plan with. A partition keeps its former level unless its share of the load has changed by
-    more than `TOLERANCE`.
+    """Return the levels to plan with, from the `former` levels and the newly `measured` levels.
 
-    A change in load that all partitions have in common does not change their shares, so the median difference of levels
-    is subtracted. As long as all partitions keep their former levels, noise does not change the plan.
+    A partition keeps its former level unless its share of the load has changed by more than `TOLERANCE`. The load of
+    all partitions may rise or fall by the same factor without changing their shares. So the median difference between
+    measured and former levels is subtracted first. As long as all partitions keep their former levels, noise does not
+    change the plan.
     """
     before = {topic: dict(levels) for topic, levels in former.items()}
     differences = [

@@ -1,16 +1,16 @@
 """Partition counts of sticky plans: how many partitions of each kind each member gets. Balance takes precedence over
 distance, and distance over moves.
 
-A kind is a set of partitions that the planner need not distinguish, because the same members may have them, at the same
-distance (near a replica or not). So a million partitions become a few numbers; the actual partitions are chosen
-afterwards.
+Distance means whether a member is near a replica of its partition or not. A kind is a set of partitions that the
+planner need not distinguish: the same members may own them, at the same distance. So a million partitions become a few
+numbers; the actual partitions are chosen afterwards.
 
 `steal` balances counts as far as subscriptions allow: members with fewer partitions take from other members, along
 chains if necessary. Member u can give to member v if u has a partition that v may have. The counts are optimal if no
 chain leads from one member to another that has at least two partitions fewer (Harvey et al., semi-matchings). Members
-are settled in the order of their counts, the lowest first. Suppose no member with at least two partitions more has a
-chain to the lowest member. Then the lowest member and all members with a chain to it are settled, and never visited
-again. So all searches together visit each kind a few times, not once per member.
+are settled in the order of their counts, the lowest first. Suppose no chain leads to the lowest member from a member
+with at least two partitions more. Then the lowest member and all members with a chain to it are settled. They are never
+visited again. So all searches together visit each kind a few times, not once per member.
 
 `exchange` then reduces distance and moves without changing the balance. The plan is a flow of partitions to members.
 Among flows with optimal counts, the cheapest flow has no cycle of exchanges with negative cost (Klein); the
@@ -29,11 +29,14 @@ from typing import Final
 
 @dataclass(slots=True)
 class Spread:
-    """Partition counts for each member and kind, both numbered from 0.
+    """Partition counts for each member and kind. Members and kinds are numbered from 0.
 
-    `sizes` counts the partitions of each kind; `takers` lists, in order, the members that may own each kind; `far` are
-    those whose rack has no replica of the kind. `owned` is each member's previous share by kind, `given` its share in
-    this plan, and `load` the sum of `given`.
+    - `sizes`: number of partitions of each kind.
+    - `takers`: for each kind, the members that may own its partitions, in order.
+    - `far`: for each kind, the takers whose rack has no replica of its partitions.
+    - `owned`: for each member, the partitions of each kind that it had before this plan.
+    - `given`: for each member, the partitions of each kind that it gets in this plan.
+    - `load`: for each member, the sum of `given`.
     """
 
     sizes: Sequence[int]
@@ -124,7 +127,8 @@ def even_quotas(total: int, owned: Sequence[int]) -> list[int]:
 
 
 Path = dict[int, tuple[int, int]]
-"""For each member that was found: the kind of the partition it gives, and the member that receives this partition."""
+"""The chains that a search found. Maps each member that it reached to the kind of the partition that this member gives,
+and to the member that receives it."""
 
 
 def steal(spread: Spread) -> None:
@@ -181,8 +185,13 @@ def _take_directly(spread: Spread, member: int, settled: list[bool]) -> set[int]
 
 
 def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> int:
-    """Return the best kind to move. Criteria, in order: the giver has more partitions of this kind than before; the
-    taker is near a replica; the taker has fewer of this kind than before; the giver has the most of this kind."""
+    """Return the best kind to move from the giver to the taker. Prefers, in this order, a kind
+
+    - of which the giver has more partitions than before;
+    - of which a replica is near the taker;
+    - of which the taker has fewer partitions than before;
+    - of which the giver has the most partitions.
+    """
     return min(
         kinds,
         key=lambda kind: (
@@ -196,10 +205,11 @@ def _cheapest(spread: Spread, kinds: Iterable[int], giver: int, taker: int) -> i
 
 
 def _search(spread: Spread, member: int, settled: list[bool]) -> tuple[Path, int | None]:
-    """Return the members from which chains lead to `member`, shortest chains first, and the best of these members.
+    """Search the members from which chains lead to `member`, the shortest chains first. Returns these members and the
+    giver: the member from which partitions should move.
 
-    Among the nearest members with at least two partitions more than `member`, the best has the most partitions. It is
-    None if no member has two more.
+    The giver has at least two partitions more than `member`. Among such members with the shortest chain, it has the
+    most partitions. The giver is None if no chain leads from such a member.
     """
     load = spread.load
     holders = _holders(spread)
@@ -233,11 +243,16 @@ def _holders(spread: Spread) -> list[list[int]]:
 
 
 def is_settled(spread: Spread) -> bool:
-    """True if it is certain, without a search, that no plan with optimal counts moves fewer partitions.
+    """True if it is certain, without a search, that no other plan with optimal counts is better: none is nearer to
+    replicas, and none moves fewer partitions.
 
-    Three conditions make this certain. No member is far from its partitions. All moves are needed, because they lower a
-    member's count. No member with a lowered count could swap counts with a member with a raised count. (A sum of convex
-    functions over the optimal counts has no other local minima.)
+    This is certain if three conditions hold:
+
+    - Every member's rack has replicas of all its partitions.
+    - Every move is needed to lower the partition count of the member that gives the partition.
+    - No member whose count fell could exchange counts with a member whose count rose.
+
+    (A sum of convex functions over the optimal counts has no other local minima.)
     """
     if any(not spread.far[kind].isdisjoint((member,)) for member, given in enumerate(spread.given) for kind in given):
         return False
@@ -254,9 +269,9 @@ def is_settled(spread: Spread) -> bool:
 
 FAR_COST: Final = 1 << 32
 EFFORT: Final = 10_000_000
-"""Maximum number of exchanges to examine, which takes seconds. Counts are optimal even at this limit, and a later
-rebalance may still reduce moves or distance. Only large groups with hundreds of different subscriptions and uneven
-racks reach the limit."""
+"""Maximum number of exchanges to examine. Examining so many takes seconds, and only large groups with hundreds of
+different subscriptions and uneven racks need so many. If the limit is reached, the counts are still optimal, and a
+later rebalance may reduce moves or distance further."""
 
 
 def exchange(spread: Spread) -> None:
@@ -276,12 +291,14 @@ def exchange(spread: Spread) -> None:
 
 
 class _Graph:
-    """The graph of possible exchanges. Its nodes are the members, then the kinds, then one node for each count of
-    partitions that members have.
+    """The graph of possible exchanges. Its nodes are the members, the kinds, and one node for each count of partitions
+    that members have.
 
-    An arc from a member to a kind means that the member gives a partition; an arc from a kind to a member, that the
-    member takes a partition. An arc from a member to the node of its count means that the member gains a partition. An
-    arc from this node to a member with one partition more means that this member loses a partition.
+    - An arc from a member to a kind: the member gives a partition of the kind.
+    - An arc from a kind to a member: the member takes a partition of the kind.
+    - An arc from a member to the node of its count: the member's count rises by one.
+    - An arc from the node of a count to a member with one partition more than this count: the member's count falls by
+      one.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -331,8 +348,8 @@ class _Graph:
         return True
 
     def cycles(self) -> Iterator[list[int]]:
-        """Yield the cycles among the predecessors. All have a negative cost. They share no node, so carrying out one
-        cycle leaves the others valid."""
+        """Yield the cycles that the predecessors of the nodes form. All cycles have a negative cost. They share no
+        node, so carrying out one cycle leaves the others valid."""
         seen_in = [-1] * len(self._before)
         for start in range(len(self._before)):
             node = start

@@ -115,9 +115,9 @@ def _read_owned(data: bytes, names: dict[bytes, str]) -> tuple[dict[str, Sequenc
     """Parse the partitions, keyed by topic. Returns the partitions and the position after them. Memory use is
     proportional to the size of the data.
 
-    A leader parses a million of these entries, most of them with one partition. So a partition count and the first
-    number are read together; four padding bytes prevent a read past the end. A name length that is too large is
-    detected only after the position has passed the end of the data.
+    A leader parses a million of these entries, most of them with one partition. So the number of partitions and the
+    first partition number are read together, and four padding bytes follow the data to prevent a read past its end. If
+    the length of a name is too large, the position passes the end of the data, which is detected only afterwards.
     """
     length_of_name, two_ints, size = _UINT16.unpack_from, _TWO_INT32.unpack_from, len(data)
     padded = data + bytes(_INT32.size)
@@ -156,8 +156,8 @@ def decode_generation(data: bytes | None) -> int:
 
 
 class StickyAssignor:
-    """Makes plans that are as balanced as possible and, among those, change as little as possible. A member's previous
-    partitions come from its user data or, if it has none, from `owned` and `generation`."""
+    """Makes balanced plans. Among the most balanced plans, it chooses the one that changes the fewest owners. A
+    member's previous partitions come from its user data or, if it has none, from `owned` and `generation`."""
 
     name = "sticky"
     version = 1

@@ -7,8 +7,8 @@ generation; this plan considers only the latest owner.
 
 All partitions of one kind may go to the same members, at the same distance, so a million partitions become a few
 numbers. If all subscriptions are equal and racks do not matter, there is one kind. If one member has a different
-subscription, there are two or three kinds. Only if every member subscribes to different topics, there are as many kinds
-as topics.
+subscription, there are two or three kinds. There are as many kinds as topics only if every member subscribes to
+different topics.
 
 Partitions are dealt in the order of topic names, then numbers, to members in rotation. Adjacent partitions go to
 different members, so that a busy topic loads all members. Shares are built with Python slices, because a loop over a
@@ -84,9 +84,11 @@ def settle(counts: Mapping[str, int], wanted: Sequence[frozenset[str]], claims: 
 def _judge(
     topic: str, count: int, claims: Sequence[Claim], kept: Sequence[dict[str, Sequence[int]]]
 ) -> tuple[frozenset[int], set[int]]:
-    """Reduce the claims to partitions of one topic to the valid claims. Returns the kept and the contested partitions.
+    """Validate the claims to the partitions of one topic, and store the valid claims in `kept`. Returns the numbers of
+    the kept and of the contested partitions.
 
-    A member that unsubscribed keeps no partitions of the topic, but its claim counts, because it may be the true owner.
+    A member that unsubscribed keeps no partitions of the topic. But its claim contests them, because it may be the true
+    owner.
     """
     best: dict[int, tuple[int, int]] = {}
     contested = set()
@@ -288,8 +290,9 @@ Needs = list[tuple[int, int]]
 def plan_sticky(
     cluster: ClusterView, subscriptions: Mapping[str, Subscription], claims: Mapping[str, Claim], *, hand_over: bool
 ) -> dict[str, Assignment]:
-    """Plan the shares of all members. Without `hand_over`, moving partitions stay unassigned until their owners have
-    revoked them; the next plan assigns them and changes nothing else (KIP-429)."""
+    """Plan the shares of all members. With `hand_over`, moving partitions are assigned to their new owners in this
+    plan. Without it, they stay unassigned until their previous owners have revoked them. The next plan then assigns
+    them and changes nothing else (KIP-429)."""
     before = group_before(cluster, subscriptions, claims)
     members, counts, holdings = before.members, before.counts, before.holdings
     kinds = sort_into_kinds(cluster, counts, before.wanted, [subscriptions[member].rack for member in members])

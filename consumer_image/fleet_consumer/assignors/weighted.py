@@ -1,13 +1,13 @@
 """`cooperative-weighted`: assigns partitions by load, not by count, with the cooperative protocol (KIP-429).
 
 If records have keys, partitions are uneven: one partition may have a quarter of all records. Each member reports the
-rates of its partitions in its user data. The leader reduces the largest load as far as a few moves can. Rates never
-trigger a rebalance; they take effect in the next rebalance.
+rates of its partitions in its user data. The leader reduces the largest load with a few moves. Rates never trigger a
+rebalance; they take effect in the next rebalance.
 
 The plan is that of `cooperative-sticky` in three cases: more than half of the rates are unknown, all rates are equal,
 or there are more than `WEIGHED_MAX` partitions. Plans by load ignore racks. A partition without a known rate gets the
-mean weight of the others. An idle partition gets a twentieth of the mean, because it has costs, too, and a thousand
-idle partitions should not all go to one member.
+mean weight of the others. An idle partition gets a twentieth of the mean. It has costs, too, and a thousand idle
+partitions should not all go to one member.
 
 Decision: docs/decisions/0056-partitions-by-load.md.
 """
@@ -42,8 +42,8 @@ ROUNDS: Final = 10
 
 
 class CooperativeWeightedAssignor:
-    """Assigns partitions so that the largest load is at most about 15 % above the smallest possible largest load, as
-    far as subscriptions allow (see `loads`)."""
+    """Assigns partitions by load. The load of the busiest member is at most about 15 % above the lowest value that any
+    plan could reach, as far as subscriptions allow (see `loads`)."""
 
     name = "cooperative-weighted"
     version = 1
@@ -83,9 +83,10 @@ class CooperativeWeightedAssignor:
 
 
 def known_levels(subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, dict[int, int]]:
-    """Return the levels to plan with. Deleted partitions are left out, because they must not fill the keepers' table.
+    """Return the levels to plan with. If several members report a partition, the report with the newest generation
+    wins. A member's measured levels count only for partitions that it claims.
 
-    The report with the newest generation wins. A member's measured levels count only for partitions that it claims.
+    Levels of deleted partitions are left out. Otherwise they would take up space in the tables that the keepers store.
     """
     measured: dict[str, dict[int, int]] = {}
     former: dict[str, dict[int, int]] = {}
@@ -145,10 +146,11 @@ def _plan(before: GroupBefore, weights: list[int]) -> dict[str, Assignment]:
 def settle_loads(before: GroupBefore, weights: list[int], had: list[int]) -> list[int]:
     """Return the final owner of each partition, as the index of a member.
 
-    A moving partition has no owner at the next rebalance. That rebalance places unowned partitions, the heaviest first,
-    each at the member with the lowest load. The partition must reach the owner that this plan intends, otherwise
-    further moves would follow. So this function simulates the placement and repeats until no move is worthwhile. If
-    moves remain after `ROUNDS` rounds, no partition moves.
+    A partition that moves needs two rebalances. In the first, its owner revokes it. In the second, it has no owner, and
+    is placed like all unowned partitions: the heaviest first, each at the member with the lowest load at that moment.
+    It must then reach the owner that this plan intends, otherwise further moves would follow. So this function
+    simulates the second rebalance, and changes the plan until no further move is worthwhile. If moves remain after
+    `ROUNDS` rounds, no partition moves.
     """
     kinds = sort_into_kinds(ClusterView(before.counts), before.counts, before.wanted, [None] * len(before.members))
     kind_of = [kind for topic, count in before.counts.items() for kind in _each(kinds.of[topic], count)]

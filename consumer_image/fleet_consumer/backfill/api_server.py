@@ -169,8 +169,8 @@ class LedgerStore:
     def load(self) -> Ledger | None:
         """Return the stored ledger, or None before the first write. Raises SettingsInvalid for an unreadable ledger.
 
-        The next write is not based on a newer attempt's ConfigMap. Otherwise a caller that continued after Superseded
-        would overwrite the newer attempt's ledger.
+        If a newer attempt owns the ledger, its ConfigMap is not remembered. A caller that wrongly continues after
+        Superseded then gets a conflict, and cannot overwrite the newer ledger.
         """
         document = self._objects.get(self._name)
         text = _data(document).get(LEDGER_KEY)
@@ -183,16 +183,19 @@ class LedgerStore:
         return ledger
 
     def alive(self, sign: int) -> None:
-        """Store `sign`, a number that changes as a sign of life. A conflict is not retried, because the next sign
-        follows soon."""
+        """Store `sign`, a number that changes while the driver makes progress. A conflict is not retried, because the
+        next number follows soon."""
         try:
             self._put(ALIVE_KEY, str(sign))
         except ApiConflict:
             self.load()
 
     def write(self, ledger: Ledger) -> None:
-        """Replace this attempt's stored ledger. Raises ApiFailed after CONFLICTS_MAX consecutive conflicts. Each
-        conflict is followed by a read, because an earlier try may have succeeded although its answer was lost."""
+        """Replace this attempt's stored ledger. Raises ApiFailed after CONFLICTS_MAX consecutive conflicts.
+
+        After each conflict, the stored ledger is read: an earlier request may have succeeded although its answer was
+        lost.
+        """
         text = ledger_text(ledger)
         for _ in range(CONFLICTS_MAX):
             try:

@@ -26,10 +26,10 @@ from fleet_consumer.worker.logs import fields
 LOG = logging.getLogger("fleet_consumer.backfill")
 
 MISSING_TRIES: Final = 10
-"""Number of answers reporting the topic missing or recreated after which the check fails. A single answer is not
-enough, because a broker that has just started may not know the topic yet."""
+"""The check fails after this many answers that report the topic as missing or recreated. A single answer is not enough,
+because a broker that has just started may not know the topic yet."""
 TRIES: Final = 30
-"""Number of failed tries, with any error, after which the check fails; enough for the restart of a broker (1-2
+"""The check fails after this many failed tries, whatever their errors; enough for the restart of a broker (1-2
 minutes)."""
 PAUSE_S: Final = 2.0
 PATIENCE_S: Final = 120.0
@@ -49,8 +49,8 @@ class BrokersView:
         self._isolation = ISOLATION_LEVELS[config.worker.consumer.isolation_level]
 
     def check(self, planned: Sequence[TaskRange]) -> None:
-        """Raise BackfillFailed if the topic or some of the planned offsets no longer exist, if the topic was recreated,
-        or if a transaction may be open within the ranges."""
+        """Raise BackfillFailed if the topic or some of the planned offsets do not exist any more. Also raises it if the
+        topic was recreated, or if a transaction may be open within the ranges."""
         bounds = self._bounds(sorted({each.partition for each in planned}))
         for each in planned:
             first, end = bounds[each.partition]
@@ -59,7 +59,8 @@ class BrokersView:
                 seen = f"the log begins at {first}, because retention or a deletion removed the earlier records"
                 raise BackfillFailed("RangeExpired", f"{place}: {seen}", final=True)
             if each.end > end and self._isolation == "read_committed":
-                # With `read_committed`, `end` is the last stable offset, at which a transaction may be open.
+                # With `read_committed`, `end` is the last stable offset: records from this offset on may belong to an
+                # open transaction.
                 seen = f"committed records end at {end}, so a transaction may be open"
                 raise BackfillFailed("RangeNotCommitted", f"{place}: {seen}", final=False)
             if each.end > end:

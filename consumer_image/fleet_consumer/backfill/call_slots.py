@@ -15,8 +15,8 @@ from fleet_consumer.record import Record
 CELLS: Final = 5
 """Number of cells in a slot before the slot's list of offsets.
 
-The cells hold a flag (1 during a call, else 0), the partition, the first and the last offset, and the length of the
-list. The list is empty if the call has all offsets from the first to the last.
+These cells hold a flag (1 during a call, else 0), the partition, the first and last offset of the call, and the length
+of the list. The list is empty if the call has all offsets from the first to the last.
 """
 BYTES: Final = 8
 
@@ -70,6 +70,6 @@ class CallSlots:
         partition, first, last, listed = cells[at + 1 : at + CELLS]
         if listed:
             return InHand(partition, tuple(cells[at + CELLS : at + CELLS + listed]))
-        # A read during `hold` may see the first offset of one call and the last of another, so the range's length is
-        # limited.
+        # A read while `hold` writes may see the first offset of one call and the last of another. So the length of the
+        # range is limited.
         return InHand(partition, range(first, min(max(first, last) + 1, first + self._longest)))

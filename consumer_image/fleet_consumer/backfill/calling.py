@@ -27,7 +27,7 @@ from fleet_consumer.record import Produce, Record
 Answer = tuple[Produce, ...] | BaseException
 """The outputs of a record, or its error."""
 Ends = Callable[[BaseException], bool]
-"""Predicate: True for an error that ends the task, so that no later record is handled."""
+"""Returns True for an error after which the task must end, so that no later record is handled."""
 
 SINGLE_AT_ONCE: Final = 500
 """Maximum number of single records handled between two checks of the rate limit."""
@@ -87,7 +87,8 @@ class OneByOne(Caller):
         self._call_slots = call_slots
         self._now = clock.monotonic
         self._pid = os.getpid()
-        # Non-empty only in a child process forked by the handler; the child must not handle the remaining records.
+        # Not empty only in a child process that the handler has forked. The child must not handle the remaining
+        # records.
         self._forked: list[bool] = []
         os.register_at_fork(after_in_child=lambda: self._forked.append(True))
 
@@ -174,8 +175,9 @@ class _Piece:
 
 
 class Concurrent(Caller):
-    """Calls a handler concurrently through the worker's executors, with at most one record of a key or one batch of a
-    partition at a time. `batch` is the maximum length of a batch, or 0 for single records."""
+    """Calls a handler concurrently through the worker's executors. Records with the same key are never handled
+    concurrently, nor are two batches of one partition. `batch` is the maximum length of a batch, or 0 for single
+    records."""
 
     mixed = True
 

@@ -122,7 +122,7 @@ class HandlerProcess:
                 raise self._ended(what)
 
     def _ended(self, what: str) -> Died:
-        """Let a process that hangs write its threads' stacks, then kill it. Returns the error to raise."""
+        """End a hanging process: make it write the stacks of its threads, then kill it. Returns the error to raise."""
         cause = f"was killed, because {what} did not return within {self._hang_s:g} s"
         held = list(self._call_slots.active_calls().values())
         self._process.send_signal(signal.SIGUSR1)

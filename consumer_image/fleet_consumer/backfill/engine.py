@@ -77,8 +77,8 @@ class SparkEngine:
 
     @property
     def cores(self) -> int:
-        """Number of tasks that the registered executors can run concurrently. With dynamic allocation, twice this
-        number, because Spark requests more executors only while tasks wait."""
+        """Number of tasks that the registered executors can run concurrently. With dynamic allocation, returns twice
+        this number: Spark requests more executors only while tasks wait."""
         context = self._spark.sparkContext
         local = re.fullmatch(r"local\[(\d+)(?:,.*)?\]", context.master)
         if local:

@@ -2,7 +2,8 @@
 rows for the task.
 
 A request is handled in parts. A part ends when its writes are acknowledged; then its coverage, counts and rows are sent
-to the task together. If the process dies within a part, only records already written to topics remain of the part.
+to the task together. If the process dies within a part, the part is lost, except for records that were already written
+to topics.
 """
 
 import logging

@@ -6,8 +6,8 @@ the task can name the record. The two handlers of a comparison run in separate p
 
     python -m fleet_consumer.backfill.process CONNECTION LIFELINE SLOTS
 
-The arguments are inherited file descriptors. `LIFELINE` closes when the task's process ends or earlier; then `teardown`
-runs.
+The arguments are inherited file descriptors. `LIFELINE` is closed when the task's process ends, or earlier. `teardown`
+then runs.
 
 Decision: docs/decisions/0059-backfill-engine.md.
 """
@@ -69,8 +69,8 @@ PART_ROWS: Final = 5_000
 STALL_S: Final = 120.0
 """Maximum wait for records; longer than the restart of a broker."""
 DEATHS_MAX: Final = 3
-"""Number of deaths of the handler's process at a suspected record after which the record fails as poison, without
-another try. Live workers use the same limit."""
+"""A suspected record fails as poison, without another try, once the handler's process has died this many times while
+handling it. Live workers use the same limit."""
 TEARDOWN_S: Final = 10.0
 """Maximum time for `teardown` after the task's process has ended."""
 FETCH_BYTES: Final = 1 << 20
@@ -78,8 +78,9 @@ FETCHED_RECORDS: Final = 2_000
 FETCHED_KIB: Final = 16 << 10
 """Limits of prefetching: bytes per fetch of a partition, queued records per partition, and total queued KiB.
 
-Records fetched beyond the end of a range are discarded. With a worker's limit of 10,000 queued records, a comparison
-read its source three times, and a slice of eight partitions read a third more than its ranges.
+Records fetched beyond the end of a range are discarded. The limit of live workers, 10,000 queued records, is too high
+here. With it, a comparison read its source three times, and a slice of eight partitions read a third more than its
+ranges.
 """
 
 Ranges = Mapping[TopicPartition, tuple[int, int]]
@@ -240,8 +241,8 @@ class _Share:
             if alone == 0:
                 yield self.part()
                 if self._outcomes.ended:
-                    # That part was discarded because of a refused output, and a further part would wrongly cover its
-                    # offsets.
+                    # The part was discarded because the sink refused an output. Another part of this request would
+                    # wrongly count the discarded offsets as covered.
                     return
                 rest = self._take_alone(rest)
                 yield self.part()

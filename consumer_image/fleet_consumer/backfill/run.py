@@ -73,17 +73,20 @@ GROUP_SLICES: Final = 40
 RATE: Final = "Rate"
 GUARD: Final = "Guard"
 WAITED_SHARE: Final = 0.05
-"""Share of a slice's duration. If its tasks wait longer than this for the rate limit, the ledger reports that the rate
-throttles the Backfill."""
+"""Share of a slice's duration (0.05: 5 %). If the slice's tasks wait for the rate limit for a larger share, the ledger
+reports that the rate limit slows the Backfill down."""
 POISON_MAX: Final = 10
 POISON_SHARE: Final = 0.01
 DEATHS_MAX: Final = 12
-"""Limits after which the run fails because of the handler, not because of single records. Either at least POISON_MAX
-records and more than POISON_SHARE of all records killed the handler's process, or the process died DEATHS_MAX times
-without handling a record in between."""
+"""Limits above which the run fails, because the cause must be the handler and not single records.
+
+The run fails if at least POISON_MAX records have killed the handler's process, and these are more than POISON_SHARE of
+all records. It also fails if the process has died DEATHS_MAX times without handling a record in between.
+"""
 REPEATS_MAX: Final = 100
-"""The run fails after the handler's process has died in this many tries of one slice of the second pass. These slices
-are repeated as a whole, so a process that runs out of memory at a different record each time would never finish."""
+"""The run fails if the handler's process has died in this many tries of one slice of the second pass. Such a slice is
+always repeated as a whole. So without this limit, a process that runs out of memory at a different record each time
+would repeat the slice without end."""
 
 
 class Engine(Protocol):
@@ -109,9 +112,13 @@ class Ledgers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The dependencies of a run. `check_ranges` raises BackfillFailed if offsets of the ranges are not in the log.
-    `prepare` makes the request for a slice's tasks. Its arguments are the time limit in seconds, the rate of each task
-    (records per second, None: unlimited) and the suspected records. `wait` sleeps."""
+    """The dependencies of a run.
+
+    - `check_ranges` raises BackfillFailed if offsets of the ranges are not in the log.
+    - `prepare` makes the request for a slice's tasks. Its arguments are the time limit in seconds, the rate of each
+      task (records per second, None: unlimited) and the suspected records.
+    - `wait` sleeps for the given number of seconds.
+    """
 
     ledgers: Ledgers
     read_control: Callable[[], Control]
@@ -129,7 +136,8 @@ class Run:
         self._parts = parts
         self._control_watch = ControlWatch()
         self._handled = self._poison = self._deaths = self._repeats = 0
-        # Maximum number of offsets per task after an executor has died, to find the record that kills executors.
+        # After an executor has died: maximum number of offsets per task, to find the record that kills executors.
+        # Otherwise None.
         self._careful: int | None = None
         stored = parts.ledgers.load()
         self._ledger = self._start() if stored is None else self._resumed(stored)
@@ -275,9 +283,11 @@ class Run:
         )
 
     def _take_care(self, reports: Iterable[TaskReport], planned: Sequence[Task]) -> None:
-        """If Spark repeated tasks, limit the next tasks to the fewest offsets that a repeated task covered, to isolate
-        a record that kills executors. Each slice without repeated tasks doubles the limit. A limit above every task's
-        size is removed."""
+        """After an executor has died, reduce the size of the next tasks to isolate a record that may kill executors.
+
+        If Spark repeated tasks, the limit is the fewest offsets that a repeated task covered. Each slice without
+        repeated tasks doubles the limit. The limit is removed once it is larger than every task.
+        """
         repeated = [report.offsets for report in reports if report.repeated]
         if repeated:
             self._careful = max(1, min(repeated))
@@ -340,9 +350,11 @@ class Run:
         return self._config.sink.table is not None and self._ledger.published < self._ledger.slices_done
 
     def _publish(self, engine: Engine, *, due: bool) -> None:
-        """Commit the staged rows to the table, if a commit is `due` or GROUP_SLICES slices are staged. Before the
-        commit, writes its slices to the ledger, so that the next attempt repeats an interrupted commit with the same
-        rows."""
+        """Commit the staged rows to the table, if a commit is `due` or GROUP_SLICES slices are staged.
+
+        The ledger first records which slices the commit contains. If the commit is interrupted, the next attempt
+        repeats it with the same rows.
+        """
         if not self._is_unpublished:
             return
         published, end = self._ledger.published, self._ledger.publishing
@@ -363,8 +375,11 @@ class Run:
 
     def _publish_before(self, error: BackfillFailed, engine: Engine) -> None:
         """Publish the rows of the finished slices before `error` ends the attempt. If publishing fails, raises
-        BackfillFailed with both messages. Its reason, which decides how many attempts the operator allows, is that of
-        the commit if another attempt may publish the rows, otherwise that of `error`."""
+        BackfillFailed with both messages.
+
+        The operator decides by the reason of the raised error how many attempts it allows. If another attempt may be
+        able to publish the rows, the reason is that of the failed commit, otherwise that of `error`.
+        """
         try:
             self._publish_all(engine)
         except BackfillFailed as unpublished:

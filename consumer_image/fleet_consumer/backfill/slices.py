@@ -26,14 +26,17 @@ from fleet_consumer.contract.backfill_ledger import (
 FIRST_OFFSETS: Final = 5_000
 """Number of offsets in a slice until a speed is measured."""
 PARTITIONS_MIN: Final = 8
-"""Minimum number of partitions that a task reads in a slice, unless fewer remain. A task reads more only if these have
-too few offsets, because more partitions mean shorter ranges, and up to 2,000 prefetched records are discarded at the
-end of each range."""
+"""Minimum number of partitions that a task reads in a slice, unless fewer remain. A task reads more only if these
+partitions have too few offsets.
+
+More partitions per task mean shorter ranges. At the end of each range, up to 2,000 prefetched records are discarded.
+"""
 REPEATED_SHARE: Final = 8
 """The first repetition of a task by Spark handles 1/REPEATED_SHARE of the task's offsets; later ones handle one
 offset."""
 SUSPECTED_MAX: Final = 2_000
-"""Maximum number of suspected records in a ledger. A batch that died counts with all its records."""
+"""Maximum number of suspected records in a ledger. If the process dies while it handles a batch, all records of the
+batch are suspected."""
 
 Span = tuple[int, int]
 
@@ -60,10 +63,14 @@ def offsets_of(ranges: Iterable[TaskRange]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Limits of the next slice, for `tasks` concurrent tasks. If `ordered`, only one task at a time reads a partition.
-    If `gapless`, each task reads at most one range of a partition. `observed` is the speed of the last slice in offsets
-    per second (0: unknown). `rate_limit` (records per second) and `careful` (a task's maximum number of offsets after
-    an executor has died) are None without a limit."""
+    """Limits of the next slice, for `tasks` concurrent tasks.
+
+    - `ordered`: only one task at a time reads a partition.
+    - `gapless`: each task reads at most one range of a partition.
+    - `observed`: the speed of the last slice in offsets per second (0: unknown).
+    - `rate_limit`: maximum records per second (None: unlimited).
+    - `careful`: maximum number of offsets of a task after an executor has died (None: unlimited).
+    """
 
     slice_records: int
     slice_seconds: int

@@ -52,7 +52,8 @@ def number_of_slice(folder: str) -> int:
 
 
 def table_settings(config: BackfillConfig, root: str, given: Callable[[str], bool]) -> Mapping[str, str]:
-    """Return the session's settings for the sink's table. `given` is True for settings of the Backfill itself."""
+    """Return the Spark settings that the sink's table needs. `given(name)` is True if the Spark configuration already
+    has the setting, for example from `sparkConf`. A catalog that is already configured is not changed."""
     table = config.sink.table
     if table is None or table.format == "Parquet":
         return {}

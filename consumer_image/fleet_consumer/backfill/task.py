@@ -1,8 +1,8 @@
 """One task of a slice, in Spark's Python worker. Separate processes run the handlers; the task returns rows to Spark.
 
-After an error, a task stops and reports the error instead of raising it, because Spark would repeat the task and the
-handler's side effects. So Spark repeats a task only if its executor died. The first repetition handles a smaller part
-of the task's ranges, later repetitions a single record, to find a record that kills executors.
+After an error, a task stops and reports the error. It does not raise the error, because Spark would then repeat the
+task and the handler's side effects. So Spark repeats a task only if its executor died. The first repetition handles a
+smaller part of the task's ranges, later repetitions a single record, to find a record that kills executors.
 
 Decision: docs/decisions/0059-backfill-engine.md.
 """

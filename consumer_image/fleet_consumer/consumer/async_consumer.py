@@ -116,7 +116,7 @@ class AsyncConsumer:
         deadline = self._clock.monotonic() + timeout_s
         left = timeout_s
         try:
-            # Checked first, because a new poll would overwrite the error of a cancelled poll.
+            # Checked before a new poll, which would overwrite the error of a cancelled poll.
             self._handover.raise_failure()
             while not (self._handover and max_records != 0):
                 await self._owner.call(lambda left=left: self._fill(left, max_records), interruptible=True)  # type: ignore[misc]
@@ -275,7 +275,7 @@ class AsyncConsumer:
     # On the owner's thread.
 
     def _fill(self, timeout_s: float, max_records: int | None) -> None:
-        """Poll, and store the records in the handover, even if the polling task was cancelled."""
+        """Poll, and store the records in the handover. They are stored even if the polling task was cancelled."""
         if self._handover and max_records != 0:
             return  # The records of a cancelled poll are still waiting.
         # If partitions are revoked during the poll, records that no task has taken must not count as done.
@@ -310,8 +310,8 @@ class AsyncConsumer:
         self._seek_back(frozenset(partitions))
 
     def _given_out(self) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """Return the positions before records not yet taken; None if all were taken, because `Consumer`'s positions
-        then apply."""
+        """Return the positions to commit: a partition with waiting records is committed only up to the first of them.
+        Returns None if no records wait. Then all positions of `Consumer` are committed."""
         waiting = self._handover.first_offsets()
         if not waiting:
             return None

@@ -37,8 +37,8 @@ class _Request:
 
     @property
     def error(self) -> Exception | None:
-        """The first fatal error, otherwise the first error; None without errors. The error's `not_committed` covers all
-        failed requests."""
+        """The first fatal error or, without fatal errors, the first error. None if all requests succeeded. The error's
+        `not_committed` covers all failed requests."""
         failed = [(ticket.error, part) for ticket, part in self.parts.items() if ticket.error is not None]
         if not failed:
             return None

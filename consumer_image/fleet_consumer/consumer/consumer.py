@@ -40,9 +40,9 @@ class Consumer(Queries):
     """A member of a consumer group or, with `assign`, a reader without a membership. `subscribe` and `assign` start the
     consumer. End it with `close`, or use it as a context manager.
 
-    Only one thread at a time may call the methods, but any thread may call `wakeup`, `membership`, `holds_session`, and
-    other methods if their docstrings say so. Callbacks may call `commit`, `commit_async`, `committed`, `position`,
-    `seek`, `pause`, `resume` and `assignment`, but never `poll`, `unsubscribe` or `close`. After a
+    Only one thread at a time may call the methods. `wakeup`, `membership`, `holds_session`, and methods whose
+    docstrings say so may be called from any thread. Callbacks may call `commit`, `commit_async`, `committed`,
+    `position`, `seek`, `pause`, `resume` and `assignment`, but never `poll`, `unsubscribe` or `close`. After a
     `FatalConsumerError`, every call except `close` raises the same error.
     """
 
@@ -122,8 +122,8 @@ class Consumer(Queries):
     def poll(self, timeout_s: float, *, max_records: int | None = None) -> Records:
         """Return at most `max_records` records as soon as any are available, or no records after `timeout_s` seconds.
 
-        `max_records` is `max_poll_records` by default. With 0, a caller that is still busy with earlier records keeps
-        its membership; unlike a pause, this also keeps all prefetched records.
+        `max_records` is `max_poll_records` by default. A caller that is still busy with earlier records passes 0 to
+        keep its membership. Unlike a pause, this also keeps all prefetched records.
 
         Runs the callbacks that are due. Moves positions past the returned records; commits only if
         `auto_commit_interval_ms` is set. Must be called again within `max_poll_interval_ms`. Returns early, without
@@ -133,8 +133,9 @@ class Consumer(Queries):
         returns the records of the failed poll.
         """
         guard, engine = self._guard, self._engine
-        # `with` is not used, because a signal handler may raise between two steps of a context manager, which then
-        # stays open. No handler runs between the end of a `finally` and a return, or between two plain assignments.
+        # `with` is not used: a signal handler may raise an exception between two steps of a context manager, which is
+        # then never exited. Python runs no signal handler between the end of a `finally` and a return, or between two
+        # plain assignments.
         guard.enter(nested=False)
         try:
             guard.check_usable(inside=False)
@@ -272,7 +273,7 @@ class Consumer(Queries):
     # Positions.
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the owned partitions: assigned, and not revoked or lost since."""
+        """Return the owned partitions: those that were assigned and have not been revoked or lost since."""
         return self._engine.owned
 
     def position(self, partition: TopicPartition) -> int | None:

@@ -202,8 +202,8 @@ class CallGuard:
                 self.lock.release()
 
     def enter(self, *, nested: bool) -> bool:
-        """Start a call. Returns True inside another call of the same thread; otherwise the caller must end the call as
-        `entered` does."""
+        """Start a call. Returns True if the same thread is already inside another call. If it returns False, the caller
+        must end the call as `entered` does."""
         if self.forked:
             raise errors.ForkedConsumer(
                 f"group {self._engine.settings.group_id!r}: this consumer was created by process {self._pid}, and this "

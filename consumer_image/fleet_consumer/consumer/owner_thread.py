@@ -29,7 +29,10 @@ class _Job:
 
 class OwnerThread:
     """A thread that starts with the first job and ends after the job marked `last`. Belongs to one event loop.
-    `interrupt` must make the current interruptible job end soon or, if none is running, the next interruptible job."""
+
+    `interrupt` must make the current interruptible job end soon. If no interruptible job is running, it must do the
+    same for the next one.
+    """
 
     def __init__(self, name: str, interrupt: Callable[[], None]) -> None:
         self._name = name
@@ -142,8 +145,8 @@ class Handover:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: deque[Run] = deque()
-        # Offsets without records. A partition's gap follows its waiting records, and is taken with the last of them or
-        # later.
+        # Offsets without records. If records of the same partition wait, the gap comes after them. It is taken together
+        # with the last of these records, or later.
         self._gaps: dict[TopicPartition, Gap] = {}
         # The number of records that were taken from the first run.
         self._taken = 0

@@ -289,8 +289,8 @@ class Positions:
         for buffer, starts in self._checks.cuts(self._buffers):
             part = buffer.topic_partition
             if starts.found[part].offset > buffer.position:
-                # The check used the fetch thread's position. The log was truncated only after the user's position, so
-                # reading continues at the user's position.
+                # The check used the position of the fetch thread, which may be ahead of the user's position. The user
+                # has read only records that the log still has, so reading continues at the user's position.
                 starts.found[part] = Start(buffer.position, buffer.leader_epoch)
             self._stop_reading(buffer)
             self._begin((part,), starts)

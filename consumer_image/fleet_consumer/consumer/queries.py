@@ -187,7 +187,8 @@ class SilentPartitions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # Buffers and positions at the last check; the pending query with the buffers and positions that it checks.
+        # The buffers and positions at the last check. Then the pending query, with the buffers and positions to which
+        # its answer applies.
         self._places: Mapping[TopicPartition, Place] = {}
         self._asked: tuple[Ticket[frozenset[TopicPartition]], Mapping[TopicPartition, Place]] | None = None
         self._check_at = float("-inf")

@@ -22,7 +22,8 @@ class OffsetReset:
 
     @property
     def skipped(self) -> int:
-        """Number of offsets from `position` up to but not including `start`, which were deleted before being read."""
+        """Number of offsets from `position` (inclusive) to `start` (exclusive): offsets that were deleted before being
+        read."""
         return max(0, self.start - self.position)
 
 

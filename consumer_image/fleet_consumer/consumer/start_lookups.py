@@ -1,8 +1,8 @@
 """Lookups of starting positions, repeated until each partition has a position, and periodic checks of logs.
 
 The checks find recreated topics and leader elections, which librdkafka does not handle completely. In a recreated
-topic, librdkafka continues at its position in the former topic. After an election, it checks positions, but not those
-set by a seek, and its report is lost if a seek happens at the same moment.
+topic, librdkafka continues at its position in the former topic. After an election, librdkafka checks positions, but not
+those set by a seek. If a seek happens at the same moment, it does not report a truncated log.
 
 Decision: docs/decisions/0019-truncated-logs.md.
 """
@@ -34,9 +34,10 @@ class _Log:
     topic_id: UUID | None = None
     # The id under which the partition was read before its topic was recreated.
     former_id: UUID | None = None
-    # The highest position before a seek within the current topic.
+    # The highest position, in the current topic, at which a seek has left the partition.
     reached: int = 0
-    # True if the id was requested separately, because a seek came before any lookup returned the id.
+    # True if the id was requested by a check of the logs, because reading began with a seek and no lookup returned the
+    # id.
     asked: bool = False
 
 
@@ -95,8 +96,8 @@ class LogWatch:
                 found = self._compare(check.result, partitions)
         if self._log_check is None and partitions:
             known = {part: self._logs[part].topic_id for part in partitions}
-            # Commits identify topics by name until every id is known, so unknown ids are requested immediately, but
-            # only once, because old brokers have no ids.
+            # Until every id is known, commits identify topics by name. So unknown ids are requested immediately. They
+            # are requested only once, because old brokers have no ids.
             nameless = [part for part, topic_id in known.items() if topic_id is None and not self._logs[part].asked]
             for part in nameless:
                 self._logs[part].asked = True
@@ -126,21 +127,21 @@ class SoughtChecks:
         self._settings = settings
         # Sought positions that have not been checked against the leader epoch yet.
         self.unproven: dict[TopicPartition, Start] = {}
-        # The value of `unproven` when the current check of the logs started.
+        # A copy of `unproven`, made when the current check of the logs started.
         self._sought_before_check: Mapping[TopicPartition, Start] = {}
         self.pending: dict[Ticket[Starts], dict[TopicPartition, tuple[PartitionBuffer, Start]]] = {}
 
     def sought(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Record a seek to `offset`. If an earlier seek with an older epoch is still unchecked, the lower offset is
-        checked, with the older epoch."""
+        """Record a seek to `offset`, to be checked against `leader_epoch`. An earlier seek with an older epoch may
+        still be unchecked. Then the lower of both offsets is checked against the older epoch."""
         before = self.unproven.get(partition)
         if before is not None and 0 <= before.leader_epoch < leader_epoch:
             offset, leader_epoch = min(before.offset, offset), before.leader_epoch
         self.unproven[partition] = Start(offset, leader_epoch)
 
     def looked_up(self, buffer: PartitionBuffer) -> None:
-        """Record a lookup of the position of `buffer`. The lookup also checks the sought position, unless the sought
-        position has an older epoch."""
+        """Record that the position of `buffer` is being looked up. This lookup makes a check of the sought position
+        unnecessary, unless the sought position has an older epoch."""
         part = buffer.topic_partition
         place = self.unproven.get(part)
         if place is not None and place.leader_epoch >= buffer.leader_epoch:
@@ -153,16 +154,16 @@ class SoughtChecks:
     def start_checks(
         self, epochs: Mapping[TopicPartition, int], buffers: Mapping[TopicPartition, PartitionBuffer]
     ) -> None:
-        """Check the sought positions in `buffers` with a leader epoch below the current epoch. `epochs` has the current
-        epochs according to the last check of the logs.
+        """Start checks of the sought positions in `buffers` whose leader epoch is older than the current epoch.
+        `epochs` has the current epochs, as found by the last check of the logs.
 
-        The next check of the logs must already have started. `epochs` may be old, because the user's thread may have
-        handled records for a long time since the last check.
+        The caller must first start the next check of the logs. `epochs` may be outdated, because the user's thread may
+        have handled records for a long time since the last check.
         """
         seen = {part: place for part, place in sorted(self.unproven.items()) if part in epochs and part in buffers}
         checks = {part: place for part, place in seen.items() if 0 <= place.leader_epoch < epochs[part]}
-        # A position that already has the epoch in `epochs` needs no check if the seek came before `epochs` were
-        # requested. A position without an epoch cannot be checked.
+        # The other positions are not older than `epochs`. They need no check if the seek came before `epochs` were
+        # requested, and cannot be checked if they have no epoch.
         others = {part: place for part, place in seen.items() if part not in checks}
         self.discard_partitions(
             part
@@ -219,7 +220,7 @@ class _Search:
     # policy `none`.
     refusal: errors.ConsumerError | None = None
     without: bool = False
-    # The last out-of-range position, and how often the same position was reported consecutively before.
+    # The last out-of-range position, and the number of consecutive repetitions of its report.
     refused: tuple[int, int] = (-1, 0)
 
 
@@ -238,8 +239,8 @@ class StartLookups:
         self.last_error: errors.ConsumerError | None = None
 
     def look_up(self, partitions: Iterable[TopicPartition], *, delay_s: float = 0.0) -> None:
-        """Look up starting positions. A partition whose position is no longer in the log is looked up from this
-        position, not from the committed offset, which may also be gone."""
+        """Look up starting positions. If a partition's position is no longer in the log, this position is the start of
+        the lookup. The committed offset is not used, because the log may not have it either."""
         by_edge: dict[ResetPolicy | None, list[TopicPartition]] = {}
         for part in partitions:
             by_edge.setdefault(self._searches[part].edge, []).append(part)
@@ -264,8 +265,8 @@ class StartLookups:
             yield self.pending.pop(ticket), ticket
 
     def ignore(self, partitions: frozenset[TopicPartition]) -> None:
-        """Ignore the results of pending lookups for these partitions, which were sought or revoked, even if they are
-        assigned again."""
+        """Ignore the results of pending lookups for these partitions, because the partitions were sought or revoked.
+        The results are ignored even if the partitions are assigned again."""
         for ticket, parts in list(self.pending.items()):
             if parts <= partitions:
                 ticket.cancel()
@@ -289,9 +290,11 @@ class StartLookups:
         search.remade = search.remade or remade
 
     def seek(self, partition: TopicPartition) -> Start | None:
-        """Clear the parameters of earlier seeks and lookups. Returns the former position that is no longer in the log,
-        or None. Pending lookups are ignored, because their result would be used if the sought position does not
-        exist."""
+        """Prepare a seek: clear the parameters of earlier seeks and lookups of the partition. Returns the former
+        position if the log no longer has it, else None.
+
+        Pending lookups are ignored. Otherwise the result of an earlier lookup could replace the sought position.
+        """
         self.ignore(frozenset((partition,)))
         search = self._searches[partition]
         lost, search.lost, search.edge, search.attempts = search.lost, None, None, 0
@@ -301,8 +304,8 @@ class StartLookups:
         return lost
 
     def seek_unconfirmed(self, partition: TopicPartition, place: Start) -> None:
-        """Look up a sought position before it is used: a higher offset is no longer in the log, so this offset may be
-        gone, too."""
+        """Look up the sought position `place` before reading there. The log has lost an offset of this partition, so it
+        may not have the sought offset either."""
         self._searches[partition].lost = place
         self.look_up((partition,))
 

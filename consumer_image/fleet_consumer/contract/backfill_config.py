@@ -132,7 +132,8 @@ class BackfillConfig:
     - A slice has at most `slice_records` offsets and lasts at most about `slice_seconds`.
     - `ledger` and `control` are ConfigMaps in `namespace`. `event_log` enables Spark's event log.
     - The operator stops a driver without progress for `progress_seconds`, so each handler call must be shorter.
-    - A `dry_run` covers only a sample: the beginnings of longer ranges, which have `sampled_from` offsets in total.
+    - A `dry_run` covers only a sample, so `ranges` has only the first offsets of the requested ranges. `sampled_from`
+      is the number of offsets in the requested ranges.
     """
 
     id: str = fields.text(RUN_ID)

@@ -39,7 +39,7 @@ class Counts:
     and values.
 
     `dropped` counts records that the handler or a rule skipped on purpose, `filtered` counts records that `filter`
-    excluded. Both kinds do not count as handled.
+    excluded. Records of both kinds are not included in `records_in`.
     """
 
     records_in: int = fields.integer(name="in", default=0)

@@ -1,8 +1,8 @@
 """Breaker states of main workers, published in the metadata of their commits and read by the fleet's retry workers.
 
-Retry workers read only records that have failed before, so their own counts cannot distinguish poison records from an
-outage as reliably as those of main workers. So main workers publish that their breaker is open, or that it is closed
-while records succeed. Commit metadata needs no extra topic, port or leader. Pure functions.
+Retry workers read only records that have failed before. So their counts of failures distinguish poison records from an
+outage less reliably than the counts of main workers. So main workers publish that their breaker is open, or that it is
+closed while records succeed. Commit metadata needs no extra topic, port or leader. Pure functions.
 """
 
 import re
@@ -25,8 +25,8 @@ def open_breaker_state(until_ms: int) -> str:
 
 
 def closed_breaker_state(until_ms: int) -> str:
-    """Like `open_breaker_state`, but for a closed breaker while records succeed. Workers add this state only to commits
-    that they make anyway."""
+    """Return the state of a closed breaker for a commit's metadata, valid until `until_ms` (wall-clock milliseconds).
+    Workers publish this state while records succeed, and make no extra commits for it."""
     return f"fleet-breaker=closed;until={until_ms}"
 
 

@@ -27,7 +27,8 @@ def read_by(
     later: Any = dataclasses.MISSING,
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Declare a field that `reader` reads. If `null`, the field may be null, which becomes None.
+    """Declare a field that `reader` reads. With `null`, the file may contain null for this field, which is read as
+    None.
 
     `later` is the value if the field is absent, as in files of earlier versions. `default` is used only for instances
     that are created without a file.
@@ -133,8 +134,8 @@ def rendered(value: Any) -> Any:
 def by_partition(
     section: Section, name: str, what: str, form: str, valid: Callable[[object], bool]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the entries of a map whose keys are partitions. Raises SettingsInvalid for an entry that is not `valid`;
-    the message names the values (`what`) and describes a valid value (`form`)."""
+    """Yield the entries of a map whose keys are partitions. Raises SettingsInvalid for an entry with a value for which
+    `valid` returns False. In the message, `what` names the values, and `form` describes a valid value."""
     found, path = section.pop(name), section.at(name)
     if not isinstance(found, dict):
         raise SettingsInvalid(path, f"must map partitions to {what}")

@@ -29,8 +29,8 @@ class JoinStep(NamedTuple):
     def hold_s(self, ordinal: int, now: float) -> float:
         """Return the delay in seconds of a worker's first join.
 
-        The delay is 0 if the worker is late or not part of this step. It is also 0 if more than `HOLD_S` seconds seem
-        to remain, which means that the machines' clocks differ.
+        The delay is 0 if the common time has passed, or if the worker is not part of this step. It is also 0 if more
+        than `HOLD_S` seconds seem to remain, because the machines' clocks then differ.
         """
         if not self.first <= ordinal < self.end:
             return 0.0

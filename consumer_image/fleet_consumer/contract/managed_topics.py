@@ -13,7 +13,7 @@ from fleet_consumer.contract.naming import DAY_SECONDS, parse_delay, redrive_top
 
 RETENTION_SECONDS_MIN: Final = 30 * DAY_SECONDS
 """Default minimum retention of retry topics in seconds. While a fleet cannot run, the operator raises the retention, so
-that waiting records are kept. If the operator is also down, it must be running again within this time."""
+that waiting records are kept. If the operator has also failed, it must run again within this time."""
 RETENTION_FACTOR: Final = 3
 """Retention as a multiple of a sequence's total delay: enough for all delays and an outage of the same length."""
 FAILED_RETENTION_SECONDS: Final = 30 * DAY_SECONDS
@@ -72,8 +72,9 @@ class TopicShape:
             # A record must not be deleted before it is due.
             least = RETENTION_FACTOR * parse_delay(delay)
             yield self._topic(retry_topic(group_id, delay), max(self.retention_seconds or derived, least))
-        # If its ledger entry were deleted first, a failed record would be redriven again. So the ledger is kept until
-        # the brokers have deleted the record's segment, which happens at their next segment check.
+        # The redrive ledger must outlive the failed records, because a failed record without a ledger entry would be
+        # redriven again. Brokers delete a failed record only with its segment, at the next segment check after the
+        # retention.
         ledger = self.failed_retention_seconds + self.failed_segment_ms // 1000 + DAY_SECONDS
         yield self._topic(redrive_topic(group_id), max(self.retention_seconds or RETENTION_SECONDS_MIN, ledger))
 
@@ -95,8 +96,8 @@ class TopicShape:
 
 
 def segment_ms(configs: Mapping[str, str]) -> int:
-    """Return the `segment.ms`, but at least Kafka's default, because a larger value may have applied to old
-    segments."""
+    """Return the `segment.ms` in `configs` or, if it is smaller or missing, Kafka's default. A larger value may have
+    applied when old segments were written."""
     text = configs.get(SEGMENT, "")
     return max(SEGMENT_MS_DEFAULT, int(text) if text.isdigit() else 0)
 
@@ -104,8 +105,8 @@ def segment_ms(configs: Mapping[str, str]) -> int:
 def drifted(
     wanted: Mapping[str, str], seen: Mapping[str, str], *, never_lowered: Iterable[str] = (SIZE,)
 ) -> dict[str, str]:
-    """Return the settings to change. Settings in `never_lowered` are only raised, because a record that was accepted
-    must also fit after its retries."""
+    """Return the settings to change. Settings in `never_lowered` are only raised. Otherwise a record that the topic
+    once accepted might be too large after its retries."""
     return {
         name: value
         for name, value in wanted.items()

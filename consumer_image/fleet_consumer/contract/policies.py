@@ -65,7 +65,8 @@ class BudgetAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of `classify` with exactly one of the three conditions. `name` is the rule's name in headers."""
+    """A rule of `classify`. Exactly one of `exception`, `http_status` and `message` is set: the condition under which
+    `then` applies. `name` is the rule's name in headers."""
 
     then: Then
     exception: str | None = None
@@ -86,8 +87,9 @@ class Rule:
 class Budget:
     """Failure budget. Bounds and defaults are those of the CRD.
 
-    If more than `max_failure_percent` of at least `min_records` records in the window fail, workers take `action`.
-    After the cooldown, they try to end the action.
+    Workers start `action` if two conditions hold: at least `min_records` records were handled in the last `window_s`
+    seconds, and more than `max_failure_percent` of them failed. After `cooldown_s` seconds, workers try to end the
+    action.
     """
 
     max_failure_percent: int = fields.integer(1, 100, default=50)
@@ -239,7 +241,7 @@ def check_sequence(seconds: Sequence[int], path: str) -> None:
     distinct = len(set(seconds))
     if distinct > DELAYS_MAX:
         problem = f"has {distinct} different delays, and each needs its own topic"
-        raise TooManyDelays(path, f"{problem}: use at most {DELAYS_MAX} (repeats cost nothing)")
+        raise TooManyDelays(path, f"{problem}: use at most {DELAYS_MAX} (the same delay may occur several times)")
 
 
 def list_rules(section: Section) -> list[tuple[object, str]]:

@@ -1,8 +1,8 @@
 """worker.json: the settings of one revision of a fleet, as the operator renders them.
 
-Parsing is strict: a field that is missing, unknown or of the wrong type causes an error with the field's path, because
-a silently ignored setting would be noticed only in production. Settings that this version does not support are also
-errors.
+Parsing is strict: a field that is missing, unknown or of the wrong type causes an error with the field's path.
+Otherwise a silently ignored setting would be noticed only in production. Settings that this version does not support
+are also errors.
 
 Decision: docs/decisions/0011-default-assignor.md (the default of `assignors`).
 """

@@ -27,7 +27,7 @@ CRC_FROM = 21
 CONTROL = 0x20
 """The attribute bit of transaction markers (control batches)."""
 BYTES_MAX = 64 * 1024
-"""Maximum bytes of one Fetch response; only its first batch may be larger."""
+"""Maximum bytes of one Fetch response. Only the first batch of a response may exceed this limit."""
 BROKER_FAILS = frozenset({ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.INVALID_FETCH_SIZE})
 """Error codes with which a broker reports that it cannot read its own log."""
 
@@ -75,9 +75,12 @@ def find_batch_end(part: TopicPartition, offset: int) -> Flow[int]:
 
 
 def find_silent(places: Mapping[TopicPartition, int], *, read_committed: bool) -> Flow[frozenset[TopicPartition]]:
-    """Find partitions whose leaders cannot read these offsets, although the logs end later. Partitions are checked one
-    at a time. The check stops at the first readable partition: its records are only waiting to be taken, and the same
-    may be true of the others."""
+    """Find partitions whose leaders cannot read the given offsets, although their logs continue after these offsets.
+
+    Partitions are checked one at a time, and the check stops at the first readable partition. A partition may be
+    readable and still make no progress: the user has not taken its records yet. Then the same is probably true of the
+    remaining partitions.
+    """
     ends = yield from try_offsets(dict.fromkeys(places, LATEST), read_committed=read_committed)
     silent = set()
     for part, offset in places.items():
@@ -130,7 +133,8 @@ def _fetch(part: TopicPartition, offset: int) -> Flow[Found]:
         for each in (each for topic in response.responses for each in topic.partitions):
             end = each.high_watermark
             batch = _first(each.records or b"", offset)
-            # No bytes below the end of the log mean that the broker's file ends within the batch.
+            # If the response has no batch although the log continues, the broker sees the end of its file within the
+            # batch.
             failed = each.error_code in BROKER_FAILS or (batch is None and offset < end)
             known = each.error_code in BROKER_FAILS or each.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
             code = ErrorCode.NONE if known else each.error_code

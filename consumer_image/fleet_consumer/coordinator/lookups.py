@@ -47,8 +47,8 @@ CONSUMER = -1
 
 
 class Start(NamedTuple):
-    """A starting position. `leader_epoch` is -1 if unknown; `timestamp` is the record's, known only after lookups by
-    time."""
+    """A starting position. `leader_epoch` is -1 if unknown. `timestamp` is that of the record at this offset
+    (milliseconds); lookups that are not by time leave it at -1."""
 
     offset: int
     leader_epoch: int = -1
@@ -293,8 +293,8 @@ def see_logs(known: Mapping[TopicPartition, UUID | None], *, delay_s: float) -> 
     being read (None: unknown).
 
     A recreated topic has a new id and starts at offset 0, so offsets of the former topic are invalid. A topic counts as
-    recreated only when every broker reports the new id, because a lagging broker may still report the former topic or
-    an old epoch. Until then, the topic's partitions are left out of `ids` and `epochs`.
+    recreated only when every broker reports the new id. A lagging broker may still report the former topic or an old
+    epoch. Until then, the topic's partitions are left out of `ids` and `epochs`.
     """
     yield Pause(delay_s)
     (metadata,) = yield AskAll((Ask(Where.ANY, topics_request(part.topic for part in known)),))

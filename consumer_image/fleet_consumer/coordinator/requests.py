@@ -130,8 +130,8 @@ UNKNOWN_TIMES = 5
 def fetch_committed(
     group_id: str, partitions: tuple[TopicPartition, ...] | None
 ) -> Flow[dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Repeat `lookups.try_committed` until all are found. Raises its errors, TopicAuthorizationFailed,
-    OffsetLookupFailed."""
+    """Repeat `lookups.try_committed` until all offsets are found. Raises GroupAuthorizationFailed,
+    TopicAuthorizationFailed, OffsetLookupFailed."""
     return (yield from _until_found(partitions, lambda missing: try_committed(group_id, missing)))
 
 
@@ -148,7 +148,8 @@ def _until_found(
     partitions: tuple[TopicPartition, ...] | None,
     attempt: Callable[[tuple[TopicPartition, ...] | None], Flow[Attempt[T]]],
 ) -> Flow[dict[TopicPartition, T]]:
-    """Repeat `attempt` for partitions without a result until none remain. `partitions` is None for all of the group."""
+    """Repeat `attempt` for partitions without a result until none remain. If `partitions` is None, `attempt` gets None
+    each time, for all partitions of the group."""
     found: dict[TopicPartition, T] = {}
     backoff = Backoff(RETRY_S, RETRY_MAX_S, lambda: 1.0)
     missing = partitions

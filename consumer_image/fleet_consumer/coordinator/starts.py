@@ -6,8 +6,8 @@ offsets now. Reading continues at the end of the epoch, because the log is uncha
 below the start of the log, reading continues at the start. In both cases the reset policy would repeat or skip records,
 so it applies only to partitions without a position.
 
-A position after control records of a later leader may seem truncated. Then the position is moved back to the end of the
-older epoch. No record is read twice, because only control records are in between.
+A position after control records of a later leader may resemble a position in a truncated log. Then it is moved back to
+the end of the older epoch. No record is read twice, because only control records are between the two positions.
 
 A lookup makes one attempt for all its partitions. Partitions without an answer do not delay the others. They are
 returned as waiting or refused, and the caller tries again.
@@ -236,8 +236,11 @@ def _by_epoch(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow
 
 
 def _by_range(positions: Mapping[TopicPartition, Start], starts: Starts) -> Flow[list[TopicPartition]]:
-    """Start at positions within the log, although a broker refused them before. For positions below the log, start at
-    its beginning. Returns the partitions with a position above the log's end and without an epoch."""
+    """Find starts for positions that a broker has refused. A position within the log is a valid start. A position below
+    the log's start is replaced by the log's start.
+
+    Returns the partitions whose position has no epoch and is above the log's end.
+    """
     if not positions:
         return []
     first = yield from try_offsets(dict.fromkeys(positions, EARLIEST), read_committed=False)

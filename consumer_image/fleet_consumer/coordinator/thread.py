@@ -73,8 +73,8 @@ logger = logging.getLogger(__name__)
 IDLE_S = 1.0
 """Maximum seconds of one wait for I/O; also the maximum interval of Ticks."""
 CLOSE_GRACE_S = 1.0
-"""Seconds at the end of the timeout of `close` that are reserved for LeaveGroup, even if commits take long. Also the
-time for which `close` waits, after its timeout, for the end of the thread."""
+"""Seconds at the end of the timeout of `close` that are reserved for LeaveGroup, even if commits take long. If the
+thread has not ended when the timeout has passed, `close` waits for it for the same number of seconds."""
 LEAVE_GRACE_S = 0.75
 """Minimum seconds to wait for the LeaveGroup response, even after the timeout of `close`. A new connection needs
 several I/O polls, and without LeaveGroup the group would wait for the session timeout."""
@@ -105,10 +105,11 @@ class _Close:
 
 
 class CoordinatorThread:
-    """Keeps one membership alive. The thread calls `on_change` after an addition to `changes` or the end of a ticket.
+    """Keeps one membership alive. The thread calls `on_change` when it has added to `changes`, and when a ticket has
+    ended.
 
-    The constructor does not start the thread: call `start` first and `close` last. Only one thread, the user's, may
-    call the methods; any thread may read `snapshot`, `fence_deadline` and `polled_at`.
+    The constructor does not start the thread: call `start` first and `close` last. Only the user's thread may call the
+    methods. Any thread may read `snapshot`, `fence_deadline` and `polled_at`.
     """
 
     def __init__(
@@ -287,7 +288,8 @@ class CoordinatorThread:
             self._notify_user(messages.FinishCommit(commit, self._end_reason))
 
     def _finished(self, now: float) -> bool:
-        """After a request to close, finish commits, then leave. Returns True when done or when the time is up."""
+        """If closing was requested: finish commits, then leave the group. Returns True when this is complete or when
+        the time is up."""
         if self._closing is None:
             return False
         if self._machine.commits_pending and now < self._closing.deadline - CLOSE_GRACE_S:

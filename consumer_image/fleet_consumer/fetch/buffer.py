@@ -2,7 +2,7 @@
 
 One thread at a time reads from librdkafka (see `FetchThread`); it appends to a deque and counts the received records.
 The user's thread pops from the deque and counts the taken records. No lock is needed, because appends and pops of a
-deque are atomic. A run of records is passed on as a whole, without access to its records.
+deque are atomic. A run (consecutive records of one partition) is passed on as a whole, without access to its records.
 
 Decision: docs/decisions/0021-partition-ends-and-interrupted-polls.md.
 """
@@ -22,14 +22,16 @@ _offset: Callable[[Message], Any] = Message.offset
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """Queue entry, behind the records fetched earlier: the next offset is out of the broker's range, below or above."""
+    """Queue entry, after the records fetched earlier: the next offset to read is outside of the broker's log, before
+    its start or after its end."""
 
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Queue entry: the partition ends at `offset`, and there are no records after the last received record."""
+    """Queue entry: the partition currently ends at `offset`, and has no record between the last received record and
+    this offset."""
 
     offset: int
 
@@ -40,9 +42,11 @@ PartitionEvent = OutOfRange | End
 
 @dataclass(slots=True, eq=False)
 class PartitionBuffer:
-    """One partition, from its assignment or a seek until the next seek or revocation. Afterwards, `current` is False,
-    and queue entries with this buffer are ignored. Only the user's thread uses the fields; readers only attach the
-    buffer to runs."""
+    """The reading of one partition, from its assignment or a seek until the next seek or the revocation.
+
+    After that, `current` is False, and queue entries with this buffer are ignored. Only the user's thread uses the
+    fields. The reader only attaches the buffer to runs.
+    """
 
     topic_partition: TopicPartition
     position: int
@@ -60,18 +64,19 @@ class PartitionBuffer:
 
 
 class SoughtPlaces:
-    """Positions that the fetch thread, not the user, has sought to, each with the leader epoch reached by then.
+    """Positions to which the fetch thread, not the user, has sought; each with the leader epoch that reading had
+    reached.
 
     librdkafka does not check such a position for a truncation of the log. The fetch thread records positions with the
-    consumer's lock held; the user's thread takes them.
+    consumer's lock held; the user's thread removes them with `take`.
     """
 
     def __init__(self) -> None:
         self._places: dict[TopicPartition, tuple[PartitionBuffer, int, int]] = {}
 
     def record(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
-        """Record a place (offset and leader epoch) and return it. An earlier place of this buffer that was not taken
-        yet is kept instead, because a later place would not reveal a truncation before it."""
+        """Record a place (offset and leader epoch) and return it. If an earlier place of this buffer was not taken yet,
+        that earlier place stays recorded instead: only it reveals a truncation between the two places."""
         known = self._places.get(buffer.topic_partition)
         if known is None or known[0] is not buffer:
             self._places[buffer.topic_partition] = (buffer, *place)
@@ -83,8 +88,8 @@ class SoughtPlaces:
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """The queue between the reader and the user's thread, with counts for back-pressure. Readers write `received` and
-    `received_bytes`, the user's thread `taken` and `taken_bytes`."""
+    """The queue between the reader and the user's thread, with counts for back-pressure. Only the reader writes
+    `received` and `received_bytes`; only the user's thread writes `taken` and `taken_bytes`."""
 
     # Buffers moved by `take_records`, with their former position and leader epoch; cleared once the user has the
     # records.
@@ -115,7 +120,7 @@ class ReadAhead:
 
     def put(self, buffer: PartitionBuffer, run: list[Message], size: int) -> None:
         """Queue a run of one partition; `size` is the number of bytes to count for it."""
-        # Counted before the append; otherwise the user's thread could see fewer received than taken records.
+        # Count before the append; otherwise more records could be counted as taken than as received.
         self.received += len(run)
         self.received_bytes += size
         self._queue.append((buffer, run, size))
@@ -134,7 +139,8 @@ class ReadAhead:
             buffer.position, buffer.leader_epoch = position, epoch
 
     def take_records(self, limit: int, on_out_of_range: Callable[[PartitionBuffer, OutOfRange], None]) -> Records:
-        """Return at most `limit` records, in the order of arrival, and move positions past them."""
+        """Return at most `limit` records, in the order of arrival, and move the partitions' positions past these
+        records."""
         runs: list[Run] = []
         gaps: dict[TopicPartition, Gap] = {}
         room = limit
@@ -171,9 +177,10 @@ class ReadAhead:
     def _pass_gap(self, buffer: PartitionBuffer, end: int, gaps: dict[TopicPartition, Gap]) -> None:
         """Move the position past offsets without records, to the end of the partition.
 
-        The leader epoch of the last record is kept: the gap's epoch is unknown, and an older epoch still detects a
-        truncation. The worst case is a false report after a restart, if a later leader wrote a transaction marker in
-        the gap. Several ends may arrive without a record in between, because each aborted transaction moves the end.
+        The leader epoch of the last record is kept, because the epoch of the offsets without records is unknown. An
+        older epoch still detects a truncation. In the worst case, a later leader wrote a transaction marker to these
+        offsets, and a truncation is reported wrongly after a restart. Several ends may arrive without a record in
+        between, because each aborted transaction moves the end.
         """
         first, part = buffer.position, buffer.topic_partition
         if end > first:
@@ -214,8 +221,8 @@ class ReadAhead:
         self.taken_bytes += size
 
     def _cut(self, count: int) -> None:
-        """Cut the first run in two. All bytes of the run are counted for the second piece, because overcounting is
-        safe."""
+        """Cut the first run in two. All bytes of the run are counted for the second piece, because it is safe to count
+        too many bytes."""
         buffer, run, size = self._queue.popleft()
         assert isinstance(run, list)
         self._queue.appendleft((buffer, run[count:], size))

@@ -27,7 +27,8 @@ class PartitionError:
     """The error that prevents reading a partition at `offset`, the partition's next offset.
 
     `since` is in wall-clock seconds; `again_at` is the monotonic time of the next attempt. `void` is True if the
-    partition is paused in librdkafka (`fetched.stand`); messages that still arrive are ignored.
+    partition is paused in librdkafka because of unreadable data (`fetched.stand`). Messages of the partition that still
+    arrive are then ignored.
     """
 
     offset: int
@@ -65,9 +66,9 @@ class ReadErrors:
     def current(self) -> DataPlaneFailed | None:
         """Return the error that prevents reading, or None.
 
-        An error without a partition expires if it is not repeated: librdkafka reports failed connections but not their
-        recovery, and a quiet topic has no records that show it. The error of a partition is kept until the partition is
-        read.
+        An error without a partition expires if it is not repeated. librdkafka reports failed connections but not their
+        recovery, and a topic without new records does not show the recovery either. The error of a partition is kept
+        until the partition is read.
         """
         last = self.last
         if last is not None and self._clock.monotonic() < last[1]:
@@ -84,7 +85,8 @@ class ReadErrors:
         self.last = error, self._clock.monotonic() + ERROR_LASTS_S
 
     def put(self, partition: tuple[str, int], offset: int, error: DataPlaneFailed) -> None:
-        """Record a partition's error until it is read again. With DataUnreadable, its messages are ignored (`void`)."""
+        """Record a partition's error until the partition is read again. If the error is DataUnreadable, messages of the
+        partition are ignored until then (`void`)."""
         void = isinstance(error, DataUnreadable)
         again_at = self._clock.monotonic() + (READ_AGAIN_S if void else ASK_AGAIN_S)
         before = self.partitions.get(partition)
@@ -106,7 +108,8 @@ class ReadErrors:
         self.partitions = {part: each for part, each in self.partitions.items() if part in assigned}
 
     def take_due(self) -> list[tuple[str, int]]:
-        """Return the partitions to read again now; each is due again `ASK_AGAIN_S` seconds later."""
+        """Return the partitions that are to be read again now. If the new attempt fails, each is due again after
+        `ASK_AGAIN_S`."""
         now = self._clock.monotonic()
         due = [part for part, each in self.partitions.items() if now >= each.again_at]
         for part in due:

@@ -1,11 +1,11 @@
 """Reading from librdkafka. Only the thread that holds a lock uses librdkafka's consumer.
 
-librdkafka fetches records in the background, and the user's thread takes them inside `poll`. A separate thread that
-reads ahead would reach only 0.75 of this throughput, and 0.49 if the handler reads every field (decision 0009). `poll`
-also waits inside librdkafka, but in short slices, because rebalances and wake-ups cannot interrupt such a wait.
+librdkafka fetches records in the background, and the user's thread takes them inside `poll`. With a separate thread
+that reads ahead, the throughput was only 75 % of this, and 49 % if the handler reads every field (decision 0009).
+`poll` also waits inside librdkafka, but in short slices, because rebalances and wake-ups cannot interrupt such a wait.
 
-The fetch thread executes commands, runs librdkafka's callbacks while the user's thread handles records, and replaces
-a consumer whose connections fail. When the fetch thread requests the lock, the user's thread releases it.
+The fetch thread executes commands, runs librdkafka's callbacks while the user's thread handles records, and replaces a
+consumer whose connections fail. When the fetch thread requests the lock, the user's thread releases it.
 
 Back-pressure means that `poll` reads no more records. librdkafka's `pause` would discard prefetched data and fetch it
 again (measured: 12 times the data, 11 times the time). Only partitions with too many records held back are paused in
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 READ_BATCH = 500
 """Maximum number of messages per read; values from 100 to 1000 were measured as the fastest."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
-"""Maximum bytes of record values that wait for the user. Above this limit, the fetch thread does not run callbacks: the
-call may also return a record, which nobody takes while the user's thread is busy. `queued.max.messages.kbytes` limits
-librdkafka's own prefetching."""
+"""Maximum bytes of record values that wait for the user. Above this limit, the fetch thread does not call librdkafka to
+run callbacks: the call may also return a record, which waits while the user's thread is busy. Records that librdkafka
+itself prefetches are limited by `queued.max.messages.kbytes`."""
 SLICE_S = 0.02
-"""Maximum seconds of one wait inside librdkafka, and so of the delay before a waiting `poll` notices other changes.
-Half of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
+"""Maximum seconds of one wait inside librdkafka. A waiting `poll` notices other changes with at most this delay. Half
+of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
 SERVE_S = 1.0
 """Seconds between two calls in which the fetch thread lets librdkafka run its callbacks."""
 
@@ -80,16 +80,17 @@ class FetchThread:
         # Set by commands and `close`; ends the fetch thread's wait.
         self._attention = threading.Event()
         self._closing = False
-        # True while the fetch thread waits for the lock, which the user's thread would otherwise always acquire first.
+        # True while the fetch thread waits for the lock. The user's thread then does not acquire the lock; otherwise
+        # the fetch thread would never get it.
         self._asked = False
-        # Guards librdkafka's consumer and the attributes below. The user's thread never waits for this lock. Reentrant,
-        # so that a thread interrupted by a signal handler's exception can detect whether it holds the lock.
+        # Guards librdkafka's consumer and the attributes below. The user's thread never waits for this lock. Reentrant:
+        # after a signal handler's exception, the user's thread can find out whether it still holds the lock.
         self._consumer_lock = threading.RLock()
         # True if librdkafka's callbacks have run since the fetch thread last checked.
         self._served = False
         self._buffers: dict[tuple[str, int], PartitionBuffer] = {}
-        # By partition, the offset after the last record from librdkafka, and the record's leader epoch. A new consumer
-        # continues at this offset.
+        # Keyed by partition: the offset after the last record from librdkafka, and the record's leader epoch. A new
+        # consumer continues at this offset.
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
         self._only_topic: str | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -175,7 +176,8 @@ class FetchThread:
         while not changed.is_set() and (left := deadline - self._clock.monotonic()) > 0:
             came = None if self.read_ahead.waiting else self._read_locked(min(left, SLICE_S), 1)
             if came is None:
-                # Nothing is assigned, or the fetch thread wants the lock and will call `on_released`.
+                # Nothing is assigned, or the fetch thread waits for the lock and will call `on_released` after
+                # releasing it.
                 changed.wait(left)
                 return
             if self.read_ahead.pending:
@@ -185,7 +187,8 @@ class FetchThread:
         """Drop all records read ahead, and read from the positions of `buffers`, which replace all former buffers.
         Called after a read on the user's thread was interrupted, because messages of unknown partitions may be lost."""
         self._release_lock()
-        # A new object, because the counts may be wrong after an interruption between an append or pop and its count.
+        # A new object, because an interruption between an append or pop and the update of its count leaves a wrong
+        # count.
         self.read_ahead = ReadAhead()
 
         def command(consumer: confluent_kafka.Consumer) -> None:
@@ -209,8 +212,8 @@ class FetchThread:
         """Read until `limit` records wait or librdkafka has no more.
 
         Returns the number of messages of the last read, or None if the lock was not acquired. On the main thread,
-        signal handlers run inside this method and may raise any exception. The exception reaches the user, the lock is
-        released, and a later call continues reading.
+        signal handlers run inside this method and may raise any exception. The lock is then released, the exception
+        reaches the user, and a later call continues reading.
         """
         taken = False
         try:

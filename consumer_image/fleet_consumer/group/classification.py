@@ -1,4 +1,4 @@
-"""Meaning of each error code in each group API, as one table that can be read and tested as a whole.
+"""The meaning of each error code in the response of each group API, as one table.
 
 Follows Java's response handlers (`AbstractCoordinator`, `ConsumerCoordinator`, `OffsetFetcherUtils`). A code that is
 not listed ends the consumer with UnexpectedAnswer, unless `OTHERWISE` has a rule for the API.
@@ -41,7 +41,7 @@ class Verdict(Enum):
     RESET_MEMBER = auto()
     """Forget generation and member id, join again."""
     REFUSED = auto()
-    """Raise the rule's error from the user's call; nothing else changes."""
+    """Raise the rule's error from the user's call; the membership does not change."""
     FATAL = auto()
     """End the consumer."""
 
@@ -157,8 +157,8 @@ RULES: Mapping[Api, Mapping[int, Rule]] = {
         ErrorCode.REQUEST_TIMED_OUT: _LOST,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _RETRY,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _RETRY,
-        # Either the topic was deleted, or this broker does not know it yet. `CommitFlow` retries for
-        # UNKNOWN_TOPIC_PATIENCE_S.
+        # Either the topic was deleted, or this broker does not know it yet. `CommitFlow` retries the commit for at most
+        # UNKNOWN_TOPIC_PATIENCE_S seconds.
         ErrorCode.UNKNOWN_TOPIC_ID: Rule(
             Verdict.RETRY,
             errors.TopicDeleted,

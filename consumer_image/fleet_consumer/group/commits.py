@@ -2,8 +2,8 @@
 
 The group machine owns the member's identity and the coordinator's address. `CommitFlow` owns the commits. It returns a
 response's effect on the membership as a `CommitJudgement`. Without a response, the outcome of a commit is unknown: its
-offsets may have been stored. A commit is one request even if only some topic ids are known: the coordinator writes a
-request as a whole, and a commit must have one outcome.
+offsets may have been stored. A commit must have one outcome, and the coordinator writes each request as a whole. So a
+commit is one request, even if only some of its topics have known ids.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,11 +39,12 @@ COMMIT_BYTES_MAX = 512 * 1024
 """Limits of one OffsetCommit request: the number of partitions, and their approximate bytes. The coordinator appends
 the request as one batch to `__consumer_offsets`, which refuses a batch above `max.message.bytes` (1 MiB) as a whole."""
 COMMIT_BYTES = 336
-"""Maximum bytes of one partition in a batch, without topic name and metadata: 80 bytes plus the group id."""
+"""Maximum bytes that one partition adds to the batch, without topic name and metadata: 80 bytes, and 256 bytes for the
+group id."""
 
 UNANSWERED: Final = 1 << 16
-"""Code for partitions that a response lacks. Protocol codes have 16 bits, so this value cannot be one of them. The
-offsets may have been stored; committing the same offsets again is harmless."""
+"""Error code that this client sets for partitions that a response lacks. Kafka's codes have 16 bits, so no broker sends
+this value. The offsets of these partitions may have been stored; committing the same offsets again is harmless."""
 UNANSWERED_WORDS: Final = "the coordinator's response lacks partitions"
 
 NOT_A_MEMBER = (
@@ -60,13 +61,14 @@ _GRAVITY = (
     Verdict.RETRY,
     Verdict.OK,
 )
-"""Verdicts by decreasing effect on the member. The first verdict in this order that a response contains decides."""
+"""Verdicts, those with the largest effect on the member first. If a response contains several verdicts, the first of
+them in this order decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitJudgement:
-    """The rule that decides a commit, its error `code`, and the partitions with this code. `refused`: all partitions
-    whose offsets were not stored."""
+    """The rule that decides about a commit, the error `code` to which the rule applies, and the partitions with this
+    code. `refused` has all partitions whose offsets were not stored, with the broker's refusal."""
 
     rule: Rule
     code: int
@@ -78,9 +80,9 @@ class CommitJudgement:
 class CommitContext:
     """The part of the member's state that commits depend on.
 
-    - `holds`: the member is cooperative and owns partitions. Its commits can wait until a rebalance ends: the rebalance
-      needs no callback on the user's thread, which may be blocked in the commit. An eager member has already given up
-      its partitions.
+    - `holds`: the member is cooperative and owns partitions, so its commits can wait until a rebalance ends. The
+      rebalance needs no callback on the user's thread, which the commit may block. A commit of an eager member cannot
+      wait, because the member has already given up its partitions.
     - `may_commit`: the broker accepts commits now.
     - `joining`: the member waits for the JoinGroup response.
     - `keeps`: the member keeps partitions through the rebalance.
@@ -217,7 +219,8 @@ class CommitFlow:
             # A consumer without a membership looks up its coordinator only when needed, so its first commit waits.
             waits = commit.alone and commit.deadline is None and commit.sent_as is None
             if waits and now < commit.requested_at + self._settings.request_timeout_s:
-                # Due immediately, so that waiting commits are sent in the order in which they were requested.
+                # Due now rather than after a backoff, so that waiting commits are sent in the order in which they were
+                # requested.
                 self._waiting.append((now, commit))
                 return []
             return self._later(commit, now, self._retriable("the group's coordinator is unknown"))
@@ -284,8 +287,8 @@ class CommitFlow:
         return []
 
     def _overtaken(self, commit: Commit, judgement: CommitJudgement, context: CommitContext) -> bool:
-        """True if a rebalance began before the commit was stored, but the member keeps its partitions and can commit
-        again."""
+        """True if a rebalance began before the commit was stored. The member keeps its partitions through the
+        rebalance, so it can commit again afterwards."""
         if not context.holds or not context.identity.valid:
             return False
         older = commit.sent_as is not context.identity or context.joining
@@ -302,8 +305,8 @@ class CommitFlow:
                 self._unknown_ids.pop(topic_id, None)
 
     def _in_vain(self, commit: Commit, judgement: CommitJudgement, now: float) -> bool:
-        """True if the topics have been unknown for UNKNOWN_TOPIC_PATIENCE_S: they count as deleted, no longer as
-        new."""
+        """True if the topics have been unknown to the broker for UNKNOWN_TOPIC_PATIENCE_S seconds. They then count as
+        deleted; before, they may be new topics that the broker does not know yet."""
         if judgement.code == ErrorCode.UNKNOWN_TOPIC_ID:
             since = [self._unknown_ids[commit.ids[part]] for part in judgement.partitions if part in commit.ids]
             return now - max(since, default=commit.requested_at) >= UNKNOWN_TOPIC_PATIENCE_S
@@ -325,7 +328,7 @@ class CommitFlow:
         return error
 
     def _stale(self, commit: Commit, code: int, context: CommitContext) -> errors.ConsumerError:
-        """Return the error for a member id or generation, current or earlier, that the coordinator refuses."""
+        """Return the error for a commit whose member id or generation the coordinator refuses."""
         if commit.alone:
             return errors.CommitFailed(
                 self._about(

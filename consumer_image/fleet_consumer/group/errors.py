@@ -12,7 +12,8 @@ from fleet_consumer.record import TopicPartition
 
 
 class Refusal(NamedTuple):
-    """A broker's refusal to commit a partition. `lasting`: retries fail until the commit or the permissions change."""
+    """A broker's refusal to store the offset of one partition. `lasting` is True if retries fail until the content of
+    the commit or the permissions change."""
 
     words: str
     lasting: bool
@@ -64,7 +65,8 @@ class GroupAuthorizationFailed(FatalConsumerError):
 
 
 class AuthenticationFailed(FatalConsumerError):
-    """A broker or the token endpoint refused the credentials. Not fatal with `retry_authentication`."""
+    """A broker or the token endpoint refused the credentials. This error ends the consumer unless
+    `retry_authentication` is set; then the login is retried."""
 
 
 class TlsFailed(AuthenticationFailed):

@@ -28,8 +28,9 @@ class OffsetAndTimestamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """Settings of one membership. `retry_authentication`: a refused login is retried, because the credentials may be
-    renewed. `metadata_max_age_s`: maximum age of partition counts before they are read again. `rack`: see KIP-881."""
+    """Settings of one membership. If `retry_authentication`, a refused login is retried, because the credentials may be
+    renewed. `metadata_max_age_s` is the maximum age of partition counts in seconds before they are read again. `rack`
+    is the member's rack (KIP-881), None if unknown."""
 
     group_id: str
     instance_id: str | None = None
@@ -48,7 +49,8 @@ class GroupSettings:
 class Rejoin(NamedTuple):
     """A member's transition into a generation.
 
-    - `before`: the previous generation, -1 if there was none; `generation`: the new one, -1 until it is joined.
+    - `before`: the previous generation, -1 if there was none. `generation`: the new generation, -1 until the member has
+      joined it.
     - `own`: False if the member rejoined only because another member had started the rebalance.
     """
 

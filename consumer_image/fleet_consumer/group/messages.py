@@ -1,7 +1,8 @@
 """Events and actions of a group machine: its input and its output.
 
-Events carry no time, because it is an argument of `handle(event, now)`. A `Send` carries a context, which is returned
-unchanged with the response. By its context, even a late response is matched with its attempt, heartbeat or commit.
+Events carry no time, because the time is an argument of `handle(event, now)`. Each `Send` carries a context, and the
+event with the response carries the same context. So even a late response can be matched with its attempt, heartbeat or
+commit.
 """
 
 from collections.abc import Mapping
@@ -25,8 +26,8 @@ Address = tuple[str, int]
 
 
 class Channel(Enum):
-    """The two connections to the coordinator. A JoinGroup may block its connection for minutes, so heartbeats use the
-    other."""
+    """The two connections to the coordinator. JOIN carries JoinGroup and SyncGroup, which may block their connection
+    for minutes. MAIN carries all other requests, such as heartbeats."""
 
     MAIN = "main"
     JOIN = "join"
@@ -55,8 +56,9 @@ class RebalanceAttempt:
     """One attempt to join and sync. Responses and results of earlier attempts are ignored.
 
     `topics` are the topics in the JoinGroup. `identity` is the identity in the JoinGroup and, after the response, the
-    identity in the response. Only the leader fills four fields: `subscriptions` (of all members), `counts` and `racks`
-    (of the partitions in its plan), and `unconfirmed` (topics to confirm before the plan).
+    identity in the response. Four fields are used by the leader only. `subscriptions` has the subscriptions of all
+    members. `counts` and `racks` describe the partitions in its plan. `unconfirmed` has the topics whose metadata must
+    be confirmed before the plan is made.
     """
 
     reason: str
@@ -75,12 +77,10 @@ class RebalanceAttempt:
 @dataclass(slots=True, eq=False)
 class Commit:
     """A commit that the user requested. If `deadline` is None, the commit is not retried. `sent_as` is the member's
-    identity in the last request.
-
-    `alone`: the consumer's partitions were assigned manually. The consumer is not a member, and the broker accepts its
-    commits while the group has no members. `ids` are the known ids of topics whose records were read. A recreated topic
-    with the same name has another id, and must not get the former topic's position.
-    """
+    identity in the last request. `alone` is True if the consumer's partitions were assigned manually. Such a consumer
+    is not a member, and the broker accepts its commits only while the group has no members. `ids` are the known ids of
+    topics whose records were read. A recreated topic with the same name has another id, and must not get the former
+    topic's position."""
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline: float | None
@@ -178,8 +178,8 @@ class Answered(Message):
 
 
 class Unanswered(Message):
-    """A request failed without a response. `slow`: the cause, such as a wrong password, is unlikely to vanish within
-    seconds."""
+    """A request failed without a response. `slow` is True if the cause, such as a wrong password, is unlikely to vanish
+    within seconds, so the next attempt waits longer."""
 
     context: Context
     error: Exception

@@ -14,7 +14,7 @@ PartitionsByTopic = Mapping[str, tuple[int, ...]]
 """Partition numbers, keyed by topic; a topic without partitions is absent."""
 
 Racks = tuple[frozenset[str], ...]
-"""The racks of the replicas of each partition of a topic, in order of partition number."""
+"""For each partition of a topic, in order of partition number: the racks of its replicas."""
 
 
 def without(partitions: PartitionsByTopic, removed: Mapping[str, Sequence[int]]) -> PartitionsByTopic:
@@ -60,8 +60,8 @@ def partition_counts(response: MetadataResponse) -> tuple[dict[str, int], dict[s
 class BrokerRacks:
     """Racks of brokers, keyed by node id.
 
-    Responses do not list brokers that are down, so the last known racks are kept. Otherwise the restart of a broker
-    would seem to move its replicas to other racks, and cause a rebalance.
+    Responses do not list brokers that are down, so the last known rack of each broker is kept. Otherwise a broker's
+    restart would look like a move of its replicas to other racks, and cause a rebalance.
     """
 
     def __init__(self) -> None:

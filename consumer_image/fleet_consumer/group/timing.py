@@ -8,7 +8,8 @@ SLOW_RETRY_S = 10.0
 
 
 class Backoff:
-    """Exponential backoff in seconds. `jitter` returns a factor around 1, so that members do not all retry together."""
+    """Exponential backoff in seconds. `jitter` returns a random factor around 1, so that members do not all retry at
+    the same time."""
 
     def __init__(self, initial_s: float, maximum_s: float, jitter: Callable[[], float]) -> None:
         self._initial_s = initial_s
@@ -30,8 +31,8 @@ class Backoff:
 class HeartbeatTimer:
     """Heartbeat timer of one member (Java: `Heartbeat`). At most one heartbeat is in flight.
 
-    At `session_deadline` the coordinator counts as lost. When a coordinator is found, a new session timeout starts.
-    Until `fence_deadline` no other member can own this member's partitions.
+    If no heartbeat succeeds until `session_deadline`, the coordinator counts as lost; a new session timeout starts when
+    a coordinator is found. Until `fence_deadline`, no other member can own this member's partitions.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class HeartbeatTimer:
         """The time until which this member is certain to own its partitions; `NEVER` before the first successful
         response.
 
-        The broker removes a member one session timeout after its last heartbeat. The broker also removes a member with
-        regular heartbeats that does not join a rebalance within one rebalance timeout. The session timer starts after
-        this member has *sent* its last successful heartbeat. The rebalance timer starts after this member has *sent*
-        the last request whose response showed no rebalance. So the send times are safe bounds.
+        The broker removes a member for two reasons: no heartbeat has arrived for one session timeout, or the member has
+        not joined a rebalance within one rebalance timeout. The broker's session timer starts after this member has
+        *sent* its last successful heartbeat. The rebalance timer starts after this member has *sent* the last request
+        whose response showed no rebalance. So the deadline is calculated from these send times, and never later than
+        the broker's own timers.
         """
         if self.last_good_sent_at is None:
             return NEVER
@@ -81,7 +83,7 @@ class HeartbeatTimer:
         """Restart the timers after a successful JoinGroup. Heartbeats continue while the leader plans.
 
         The broker now waits one rebalance timeout for the member's SyncGroup. This wait began after the last successful
-        heartbeat was sent, so `fence_deadline` counts from that heartbeat's send time.
+        heartbeat was sent. So `fence_deadline` is calculated from the send time of this heartbeat.
         """
         self.last_stable_sent_at = self.last_good_sent_at
         self.restart_session(now)
@@ -111,13 +113,14 @@ class HeartbeatTimer:
         self.next_at = now + self._backoff.next()
 
     def restart_session(self, now: float) -> None:
-        """Start a full session timeout. A heartbeat in flight is ignored, because it went to the former coordinator."""
+        """Start a new session timeout after a coordinator was found. A heartbeat in flight is ignored, because it went
+        to the former coordinator."""
         self.in_flight = False
         self.session_deadline = now + self._session_timeout_s
 
 
 class CoordinatorLookup:
-    """The coordinator's address; while the address is unknown, the retry timer of the lookup."""
+    """The coordinator's address, or None while it is unknown; then the lookup is repeated by a retry timer."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -137,8 +140,8 @@ class CoordinatorLookup:
         self._backoff.reset()
 
     def lost(self, now: float) -> None:
-        """Discard the address of a lost coordinator, and look up the coordinator after the backoff, which grows until
-        `settled`."""
+        """Discard the address of a lost coordinator, and look up the coordinator again after the backoff. The backoff
+        grows with each call until `settled` resets it."""
         if self.address is not None:
             self.address = None
             self.next_at = now + self._backoff.next()

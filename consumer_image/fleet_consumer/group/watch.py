@@ -5,8 +5,8 @@ topics of all members and compares them with its plan. If a topic gained partiti
 racks, the group needs a new assignment.
 
 Any broker may answer Metadata, so a response with fewer topics or partitions than earlier responses must be confirmed.
-A broker that lags or has just started reports an existing topic as unknown. An error response says nothing about its
-topic. In both cases a plan with 0 partitions would revoke the topic from all members.
+A broker that lags or has just started may report an existing topic as unknown. A topic with another error in the
+response may also exist. In both cases, a plan with 0 partitions would revoke the topic's partitions from all members.
 
 Decision: docs/decisions/0020-unconfirmed-metadata.md.
 """
@@ -23,11 +23,12 @@ from fleet_consumer.wire.errors import ErrorCode, describe, is_retriable
 from fleet_consumer.wire.topics import MetadataRequest, MetadataResponse
 
 GONE_AFTER_S = 3.0
-"""Seconds for which brokers must report a deleted topic or fewer partitions before the change is accepted."""
+"""Seconds for which all responses must lack a known topic, or show fewer partitions than known, before this change is
+accepted."""
 
 MISSES_CONFIRM = 2
-"""Number of consecutive responses that must lack a topic before the topic counts as absent at subscription time. In a
-cluster of several brokers, consecutive responses come from different brokers."""
+"""Number of consecutive responses that must lack a topic before the topic counts as one that did not exist when the
+member subscribed. In a cluster of several brokers, consecutive responses come from different brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class MetadataView:
     - `counts`: partition counts, keyed by topic. A topic with an error in this response keeps its earlier count.
     - `unconfirmed`: topics that may have more partitions than this response shows.
     - `denied`: topics that the principal may not describe.
-    - `hidden`: topics with an error in this response, including `denied`, but without UNKNOWN_TOPIC_OR_PARTITION. The
-      response says nothing about these topics.
+    - `hidden`: topics about which this response says nothing, because it has an error other than
+      UNKNOWN_TOPIC_OR_PARTITION for them. Includes `denied`.
     """
 
     counts: Mapping[str, int]
@@ -74,8 +75,8 @@ def view_of(
 
 
 class UnconfirmedTopics:
-    """Topics for which the last Metadata response had a retriable error or fewer partitions than known. Each has the
-    time of the first such response in a row."""
+    """Topics for which the last Metadata response had a retriable error, or fewer partitions than known. For each
+    topic, the time of the first of these consecutive responses is kept."""
 
     def __init__(self, patience_s: float = GONE_AFTER_S) -> None:
         self._patience_s = patience_s
@@ -91,8 +92,9 @@ class InitialPartitions:
     """Partitions that existed when this member subscribed to their topic. Later partitions are read from their
     beginning.
 
-    If a response has an error for a topic, or only one response lacks the topic, the topic's partitions count as old
-    for now; later responses decide. Otherwise a group with the reset policy `latest` would replay the whole topic.
+    It is undecided whether a topic existed while responses have an error for the topic, or only one response lacked it.
+    Until later responses decide, all partitions of the topic count as old. Otherwise a group with the reset policy
+    `latest` would replay the whole topic.
     """
 
     def __init__(self) -> None:
@@ -131,8 +133,9 @@ class InitialPartitions:
         self._misses = misses
 
     def appeared(self, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return the partitions that did not exist when the member subscribed; none before the first response. They are
-        read from their beginning: records may have been written before the member knew the partitions."""
+        """Return those of `partitions` that did not exist when the member subscribed; none before the first response.
+        They are read from their beginning, because records may have been written before the member knew the
+        partitions."""
         if not self._informed:
             return frozenset()
         return frozenset(
@@ -153,7 +156,8 @@ LEAD_RECHECK_S = 2.0
 
 
 class MetadataWatch:
-    """The topics that one member watches. If `rack`, the member's rack, is None, moved replicas cause no rebalance."""
+    """The topics that one member watches. `rack` is the member's rack. If it is None, a move of replicas to other racks
+    causes no rebalance."""
 
     def __init__(self, max_age_s: float, backoff: Backoff, rack: str | None = None) -> None:
         self._max_age_s = max_age_s
@@ -202,9 +206,8 @@ class MetadataWatch:
     def lead_old_plan(self, topics: frozenset[str]) -> None:
         """Watch the group's topics as a leader that keeps the plan of its predecessor (KIP-814).
 
-        The counts of that plan arrive later, with `old_plan_had`. Until then the plan is assumed to have the counts
-        known since the subscription. For topics that this member does not subscribe to, the counts of the next response
-        are assumed.
+        The partition counts of that plan arrive later, with `old_plan_had`. Until then, the counts known from Metadata
+        responses are assumed for this member's own topics, and the counts of the next response for all other topics.
         """
         self._group = topics
         self._planned_racks = {}
@@ -292,7 +295,8 @@ class MetadataWatch:
 
 
 def topics_denied(topics: Iterable[str]) -> errors.TopicAuthorizationFailed:
-    """Return the error for topics that this member may not describe, and that it does not assign as the leader."""
+    """Return the error for topics that this member may not describe. As the leader, the member does not assign these
+    topics."""
     return errors.TopicAuthorizationFailed(
         f"topics {', '.join(sorted(topics))}: not authorized; allow the principal Describe and Read on them"
     )

@@ -22,9 +22,10 @@ class CallUnwanted(Exception):
 class HandlerCall:
     """The records of one handler call, at least one. `thread` is the identifier of the calling thread.
 
-    If `records` becomes a new list, even of the same records, a new call with a new timeout begins. `ended` becomes
-    true when the worker cancels the call; a cancellation without `ended` comes from the handler. `unwanted()` returns
-    True once another worker may have the records; it may be called on any thread.
+    When a new list is assigned to `records`, even of the same records, a new call with a new timeout begins. `ended`
+    becomes true when the worker cancels the call. If the call is cancelled while `ended` is false, the handler itself
+    caused the cancellation. `unwanted()` returns True once another worker may have the records; it may be called on any
+    thread.
     """
 
     records: list[Record]
@@ -54,13 +55,14 @@ STDERR = 2
 
 
 def end_forked_child(parent: int, error: BaseException | None = None) -> None:
-    """Do nothing in the process `parent`. In a forked child, exit with the code that `error` implies.
+    """End a forked child after a handler call; do nothing in the process with the id `parent`.
 
-    Otherwise the child would handle the same records again, on the parent's sockets. It exits without a commit, write,
-    close or flush, because sockets and buffers belong to the parent.
+    The child exits with the code that `error` implies. Otherwise it would handle the same records again, on the
+    parent's sockets. It exits without a commit, write, close or flush, because sockets and buffers belong to the
+    parent.
 
-    Comparing the process id after each record would be too slow. So the process id is compared only after the handler
-    raised an error or returned outputs. After None, a flag set by a fork hook is checked.
+    Comparing the process id after each record would be too slow. So it is compared only after the handler raised an
+    error or returned outputs. If the handler returned None, only a flag that a fork hook sets is checked.
     """
     if os.getpid() == parent:
         return

@@ -4,8 +4,8 @@ import gc
 from typing import Final
 
 COLLECTOR_THRESHOLDS: Final = (50_000, 50, 50)
-"""Thresholds of the generations. The first is reached after about a hundred full polls; it is about 70 times Python's
-default."""
+"""Thresholds of the generations. The first threshold is about 70 times Python's default; it is reached after about a
+hundred full polls."""
 
 
 def tame_collector() -> None:

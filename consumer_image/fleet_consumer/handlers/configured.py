@@ -42,8 +42,8 @@ def make_performer(config: HandlerConfig, handler: Handler, outputs: Outputs) ->
 def make_executor(
     config: HandlerConfig, handler: Handler, clock: Clock, outputs: Outputs | None = None
 ) -> Executor | None:
-    """Return the handler's executor. Returns None for one synchronous call at a time: a call in the consume loop is
-    fastest."""
+    """Return the handler's executor. Returns None for a synchronous handler with one call at a time, because the
+    consume loop itself calls such a handler fastest."""
     if config.concurrency == 1 and not handler.batch and not handler.asynchronous:
         return None
     performer = make_performer(config, handler, outputs or Outputs())

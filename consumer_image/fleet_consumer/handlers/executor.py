@@ -1,6 +1,6 @@
 """Executors run handlers outside of the consume loop: in threads, or in one thread with an event loop.
 
-An executor outlives sessions for two reasons: `setup` may have opened connections in its event loop, and a handler that
+An executor outlives sessions for two reasons. `setup` may have opened connections in its event loop, and a handler that
 is still busy after its session must stay visible. The consume loop submits at most `size` jobs at a time. The consume
 loop, not the executor, is responsible for offsets and order.
 """
@@ -26,8 +26,8 @@ CANCEL_WAIT_S: Final = 2.0
 
 
 class Work(NamedTuple):
-    """Busy time in seconds per slot, and the number of slots (concurrent calls). While all slots are in use, the busy
-    time grows by one second per second."""
+    """Busy time in seconds, averaged over the slots, and the number of slots (concurrent calls). While all slots are in
+    use, the busy time grows by one second per second."""
 
     busy_seconds: float
     slots: int
@@ -36,8 +36,8 @@ class Work(NamedTuple):
 class BusyTime:
     """Sum of the durations of all calls in seconds, including running calls.
 
-    One thread writes, any thread reads. The state is replaced as a whole, so that a concurrent reader counts a call
-    that is ending exactly once. Times are monotonic seconds.
+    One thread writes, any thread reads. The state is one tuple, which is replaced as a whole. So a concurrent reader
+    counts a call that is just ending exactly once. Times are monotonic seconds.
     """
 
     __slots__ = ("_state",)
@@ -74,12 +74,13 @@ class Job(Protocol):
         property."""
 
     def done(self, results: Sequence[Result], seconds: float) -> None:
-        """Receive one result for each record, and the call's duration in seconds. Called on the executor's threads."""
+        """Called by the executor after the call, on one of its threads: `results` has one result for each record, and
+        the call's duration is in seconds."""
 
 
 class Executor(ABC):
-    """Runs at most `size` jobs at a time, in `threads` threads. Each call is measured until its end, even if its
-    session or timeout ended earlier, because the call occupies a slot until its end."""
+    """Runs at most `size` jobs at a time, in `threads` threads. The duration of a call is measured until the call
+    returns, even if its session or its timeout ended earlier: the call occupies a slot until it returns."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock, *, threads: int = 1) -> None:
         self._performer = performer

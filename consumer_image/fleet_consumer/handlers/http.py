@@ -5,11 +5,12 @@ base64. For a batch, the body is `{"records": [...]}` and the response `{"result
 record, in order. Outputs are JSON objects with base64 keys and values. `_raise_for_status` defines the meaning of a
 status.
 
-No record fails while the handler does not listen; the call waits until the handler listens. Before the handler's first
-2xx, two kinds of responses do not fail a record; the call is tried again. These are responses that are not HTTP, and
-statuses that point to a wrong path or a missing login (`ENDPOINT_STATUSES`). If a probe of the port (every
-`PROBE_INTERVAL_S`) or a call finds that nothing listens, this rule applies again until the next 2xx. Probes also run
-while there are no records to send.
+No record fails while the handler does not listen; the call waits until the handler listens.
+
+Until the handler has returned its first 2xx, two kinds of responses do not fail a record, and the call is tried again:
+responses that are not HTTP, and statuses that point to a wrong path or a missing login (`ENDPOINT_STATUSES`). Later,
+such responses fail the record. After a probe of the port or a call has found that nothing listens, this rule applies
+again until the next 2xx. Probes run every `PROBE_INTERVAL_S`, even while there are no records to send.
 
 If the handler breaks the connection instead of answering, the call is repeated a few times before the record fails.
 Without this limit, a record that kills its handler would block its partition permanently. A call is not sent if its
@@ -50,7 +51,7 @@ PROBE_INTERVAL_S: Final = 0.5
 HEADER_BYTES_MAX: Final = 64 << 10
 """Maximum size in bytes of a response's header or first line. Headers for traces and tokens exceed the usual 8 KiB."""
 BROKEN_MAX: Final = 3
-"""Number of broken connections after which a call's record fails."""
+"""Number of connections that the handler may break during one call before the call's record fails."""
 ANSWER_BYTES_MAX: Final = 64 << 20
 """Maximum size of a response in bytes; all its outputs are in memory together."""
 ERROR_BODY_BYTES_MAX: Final = 512
@@ -59,8 +60,8 @@ ERROR_BODY_BYTES_MAX: Final = 512
 ENDPOINT_STATUSES: Final = frozenset(
     (*range(300, 400), 401, 403, 404, 405, 406, 407, 410, 411, 415, 421, 426, 501, 505, 511)
 )
-"""Statuses that, before the handler's first 2xx, point to a misconfigured handler: redirections, missing logins, a
-wrong path, method or media type. After the first 2xx these statuses fail the record. All other statuses (such as 400,
+"""Statuses that point to a misconfigured handler if the handler has not returned 2xx yet: redirections, missing logins,
+a wrong path, method or media type. After the first 2xx these statuses fail the record. All other statuses (such as 400,
 413, 422) always fail the record."""
 
 CONTENT_TYPES: Final = {
@@ -83,7 +84,7 @@ class HandlerMisconfigured(Exception):
 
 
 class HandlerBroken(Exception):
-    """The handler repeatedly broke the connection instead of answering, each time for the same record."""
+    """While handling one record, the handler repeatedly broke the connection instead of answering."""
 
 
 class HttpHandler:
@@ -268,7 +269,8 @@ def _raise_for_status(status: int, retry_after: str | None, body: bytes) -> None
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Return the seconds of the header Retry-After (RFC 9110: seconds or a date), or None."""
+    """Return the delay in seconds that the header Retry-After requests (RFC 9110: seconds or a date); None if it is
+    absent or invalid."""
     if retry_after is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", retry_after.strip()):

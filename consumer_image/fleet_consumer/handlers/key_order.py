@@ -1,4 +1,5 @@
-"""The order in which concurrent handlers get records: one piece of work per key at a time. No I/O, no clock."""
+"""The order in which concurrent handlers get records: of each key, only one piece of work is handled at a time. No I/O,
+no clock."""
 
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -9,11 +10,12 @@ W = TypeVar("W")
 
 
 class KeyOrder(Generic[L, W]):
-    """Waiting work by order key. Not thread-safe.
+    """Waiting work, keyed by order key. Not thread-safe.
 
-    Work with the same order key is handled in order: the records of one key in one partition, or a partition's batches.
-    Only one piece per order key is handled at a time, from `next` to `done`. Work without an order key is handled in
-    any order. Order keys are served in the order in which they became ready, so no order key starves another.
+    The pieces of one order key are handled in order, one at a time: a piece is in progress from `next` to `done`. A
+    piece is a record, or a batch of records. An order key stands for the records of one key in one partition, or for
+    the batches of one partition. Work without an order key is handled in any order. Order keys are served in the order
+    in which they became ready, so no order key starves another.
     """
 
     def __init__(self) -> None:
@@ -51,13 +53,13 @@ class KeyOrder(Generic[L, W]):
 
     def following(self, order_key: L | None) -> W | None:
         """Return the first waiting piece of an order key whose previous piece is in progress; None if no piece waits.
-        To handle this piece too, call `follow`."""
+        The piece remains waiting; `follow` removes it."""
         waiting = self._waiting.get(order_key) if order_key is not None and order_key in self._out else None
         return waiting[0] if waiting else None
 
     def follow(self, order_key: L) -> W:
-        """Return an order key's next piece while the previous piece is in progress, to handle both in one batch, in
-        order."""
+        """Remove and return an order key's next piece while the previous piece is in progress. The caller handles both
+        in one batch, in order."""
         return self._waiting[order_key].popleft()
 
     def done(self, order_key: L | None) -> None:

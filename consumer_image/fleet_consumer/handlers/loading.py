@@ -1,4 +1,4 @@
-"""Import of an application's handler, with precise errors.
+"""Import of an application's handler; errors name the cause and, if known, file and line.
 
 `module:callable` is imported from the image, or from a folder that is put first on the import path. The import runs the
 application's code, so only pods of the group import handlers.
@@ -36,8 +36,8 @@ class HandlerNotCallable(Exception):
 class HandlerContext:
     """The fleet and the worker, for `setup` and `teardown`.
 
-    `purpose` is `live` in workers, `backfill` in a Backfill, `compare` in a comparison of two handlers, and `dryRun` in
-    a dry run with a sample. A handler can check `purpose` to skip side effects.
+    `purpose` tells a handler why it runs, so that it can skip side effects: `live` in workers, `backfill` in a
+    Backfill, `compare` in a comparison of two handlers, `dryRun` in a dry run with sample records.
     """
 
     namespace: str
@@ -57,9 +57,9 @@ class Handler:
     """An imported handler. The hooks `setup` and `teardown` run once in each worker.
 
     `call` gets one record, or a list of records if `batch`. If `asynchronous`, `call` returns a coroutine, and the
-    hooks may return one. `times_itself`: the handler enforces its own timeout. `takes_bytes`: the handler gets
-    undecoded bytes, so decoding only validates them. `last_error` returns the error that currently prevents calls, or
-    None.
+    hooks may return one. `times_itself` is True if the handler enforces its own timeout. If `takes_bytes`, the handler
+    gets undecoded bytes, and decoding only validates them. `last_error` returns the error that currently prevents
+    calls, or None.
     """
 
     spec: str

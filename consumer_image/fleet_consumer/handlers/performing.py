@@ -1,7 +1,7 @@
 """One handler call, from records to results, for every kind of handler: single or batch, synchronous or asynchronous.
 
 This code runs in the handler's thread, because reading a result may run application code (a generator, a lazy
-sequence). An error is raised only for a call that the worker has ended or no longer wants. Any other error becomes the
+sequence). If the worker has ended the call or no longer wants it, an error is raised. Any other error becomes the
 result of its record.
 """
 
@@ -32,7 +32,8 @@ def decoder(field: str, format_name: str) -> Decoder | None:
 
 
 def checker(field: str, format_name: str) -> Decoder | None:
-    """Return a decoder for handlers that take bytes. It validates the bytes and returns them unchanged."""
+    """Return a decoder for handlers with `takes_bytes`. It raises Undecodable for invalid bytes, and returns valid
+    bytes unchanged."""
     decode = decoder(field, format_name)
     if decode is None:
         return None
@@ -93,8 +94,8 @@ class Outputs:
     """Converts a handler's result into records for `topics` (`handler.outputs`).
 
     The whole result is checked before any record is sent, so a partly invalid result writes nothing. If `topics` is
-    None, the caller checks the topics: an output to an unlisted topic is then a configuration error, not an error of
-    the record.
+    None, this class does not check the topics; the caller does, because there an output to an unlisted topic is a
+    configuration error, not an error of the record.
     """
 
     __slots__ = ("_topics",)
@@ -108,8 +109,8 @@ class Outputs:
         if answer is None:
             return ()
         if type(answer) is Produce:
-            # Fast path for the common case, at a quarter of the cost of the code below. A function call per field would
-            # double this cost.
+            # Fast path for the common case; it takes a quarter of the time of the code below. A function call per field
+            # would double this time.
             topics, key, value = self._topics, answer.key, answer.value
             if (
                 (topics is None or answer.topic in topics)
@@ -205,8 +206,12 @@ class Performer:
         return _filled(results, found)
 
     def _prepare(self, records: Sequence[Record]) -> tuple[list[Record], list[Result | None], list[Record]]:
-        """Decode a batch. Returns three lists: the decodable records, kept for a second call (`as_read` restores their
-        bytes); an error result or None for each record; and the decoded records."""
+        """Decode a batch. Returns three lists:
+
+        - the decodable records, kept for a second call (`as_read` restores their bytes);
+        - for each record of the batch, an error result, or None if the record was decoded;
+        - the decoded records, for the handler.
+        """
         # The bytes of a record that wraps a librdkafka message can be read again. Other records are copied before
         # decoding.
         copies = {place: as_read(each) for place, each in enumerate(records) if getattr(each, "_message", None) is None}
@@ -248,9 +253,10 @@ class Performer:
     async def _in_time(self, argument: Any) -> Any:
         """Await the handler's result. Raises TimedOut only if the timeout ended the call.
 
-        The handler runs in our task, and may leave a `cancel()` without `uncancel()`, as older libraries do.
-        `asyncio.timeout` would then mistake its own cancellation for the handler's. So the task's cancellation count is
-        ignored here; the timeout and `HandlerCall.ended` show what ended the call. The count is restored afterwards.
+        The handler runs in our task. Like older libraries, it may call the task's `cancel()` without a later
+        `uncancel()`. `asyncio.timeout` would then treat its own cancellation as a cancellation by the handler. So the
+        task's cancellation count is ignored here: the timeout and `HandlerCall.ended` show what ended the call. The
+        count is restored afterwards.
         """
         task = asyncio.current_task()
         assert task is not None, "a handler runs in a task"

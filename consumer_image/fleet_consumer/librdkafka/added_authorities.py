@@ -1,4 +1,5 @@
-"""Detection of added CAs, which librdkafka's clients must trust before a broker presents a certificate from a new CA.
+"""Detects CAs that were added to the trusted CAs. librdkafka's clients must trust a new CA before a broker presents a
+certificate from this CA.
 
 librdkafka reads certificates only once. A producer that refuses a broker's renewed certificate must be replaced. But if
 acknowledgements were lost with the connection, only the old producer can find out whether the records were written. So
@@ -29,7 +30,7 @@ class _Contents(NamedTuple):
 
 class AddedAuthorities:
     """Watches the TLS files of a client with this configuration for added CAs. Each change is compared with the
-    previous content of the files, not with the content that the client has read: no broker needs a CA that an earlier
+    previous content of the files, even if the client has read an older content: no broker needs a CA that an earlier
     change removed."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

@@ -25,8 +25,8 @@ T = TypeVar("T")
 POLL_S: Final = 0.5
 BATCH: Final = 500
 FETCH_WAIT_MS: Final = 20
-"""Milliseconds for which a broker may delay a fetch to wait for new records; short, because a range needs no new
-records."""
+"""Milliseconds for which a broker may delay a fetch to wait for new records. The value is small, because the records of
+a range already exist."""
 FETCH_BYTES: Final = 256 * 1024
 """Maximum bytes of one partition per fetch, so that fetches alternate between partitions. A larger record is fetched
 alone."""
@@ -34,9 +34,9 @@ ASK_TIMEOUT_S: Final = 30.0
 """Timeout of a query in seconds, including retries, for example while brokers elect a coordinator."""
 
 GROUP_TIMEOUT_S: Final = 5.0
-"""Timeout in seconds of one attempt to get the group's offsets. If the coordinator refuses access to the group,
-librdkafka only reports that it found no coordinator. librdkafka reports the reason as a message, so each failed attempt
-is followed by a poll."""
+"""Timeout in seconds of one attempt to get the group's offsets. If the coordinator refuses access to the group, the
+error of the attempt says only that no coordinator was found. librdkafka reports the reason in a message, so each failed
+attempt is followed by a poll."""
 
 AGAIN_S: Final = 0.5
 UNREADABLE_TRIES: Final = 5
@@ -63,19 +63,20 @@ DENIED: Final = {
 }
 
 OF_TOPICS: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
-"""Errors that concern a topic, even in a query about the group's offsets."""
+"""Errors that are about a topic, even if the query was about the group's offsets."""
 
 
 class Step(NamedTuple):
-    """One batch: records in offset order, keyed by partition, and the partitions that are complete."""
+    """One batch. `records`: keyed by partition, in offset order. `done`: the partitions whose range has been read to
+    its end."""
 
     records: Mapping[TopicPartition, list[Record]]
     done: frozenset[TopicPartition]
 
 
 class Fetched(NamedTuple):
-    """One batch: messages, keyed by partition, without errors and without empty lists, and the partitions that are
-    complete."""
+    """One batch. `messages`: keyed by partition, without errors and without empty lists. `done`: the partitions whose
+    range has been read to its end."""
 
     messages: Mapping[TopicPartition, list[Message]]
     done: frozenset[TopicPartition]
@@ -100,9 +101,9 @@ class BoundedReader:
     ) -> None:
         """Open the connection. Raises SettingsRefused if librdkafka does not accept a setting.
 
-        If `stores_offsets` is False, the group is not used and needs no ACLs. `patience_s` is the timeout of one query.
-        `fetch_bytes` limits the bytes of one partition per fetch. If `skips_expired`, records that retention removes
-        during the read are skipped; otherwise RecordsExpired is raised.
+        If `stores_offsets` is False, the group is not used and needs no ACLs. `patience_s` is the timeout of one query
+        in seconds. `fetch_bytes` limits the bytes of one partition per fetch. If `skips_expired`, records that
+        retention removes during the read are skipped; otherwise RecordsExpired is raised.
         """
         self._stores_offsets = stores_offsets
         self._patience_s = patience_s
@@ -174,9 +175,12 @@ class BoundedReader:
         return {partition: offset for partition, offset in found.items() if offset >= 0}
 
     def _offsets(self, partitions: Sequence[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        """Return offsets by timestamp, which may be a special timestamp of ListOffsets (earliest, latest), with one
-        query for all partitions. (librdkafka's own query for the watermarks of a single partition took half a
-        second.)"""
+        """Return offsets by timestamp, with one query for all partitions. `at` is in milliseconds since 1970, or a
+        special timestamp of ListOffsets (earliest, latest).
+
+        librdkafka's own query for the start and end of a partition is not used: it took half a second for each
+        partition.
+        """
         asked = [confluent_kafka.TopicPartition(*partition, at) for partition in partitions]
         answers = _patiently(
             _topics(partitions),
@@ -230,9 +234,9 @@ class BoundedReader:
     def runs(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Fetched]:
         """Yield the messages of each partition in its range of offsets (end exclusive), in the order of arrival.
 
-        While no records arrive, yields an empty step about twice a second: the caller can then give up if brokers are
-        down for too long. A partition without a leader or with unreadable data does not delay other partitions. Raises
-        DataUnreadable when every incomplete partition is unreadable.
+        While no records arrive, yields an empty step about twice a second, so that the caller can give up if brokers
+        are down for too long. A partition without a leader or with unreadable data does not delay other partitions.
+        Raises DataUnreadable when every incomplete partition is unreadable.
         """
         reached = {partition: start for partition, (start, _) in ranges.items()}
         open_ = {partition for partition, (start, end) in ranges.items() if start < end}
@@ -338,7 +342,8 @@ def _patiently(topic: str, ask: Callable[[], T], *, of_group: bool = False, pati
 
 
 def _each(answers: Sequence[confluent_kafka.TopicPartition] | None) -> Sequence[confluent_kafka.TopicPartition]:
-    """Return the answers. Raises the first error among the answers, as librdkafka raises the error of a whole query."""
+    """Return the answers. Raises the first error among the answers. So an error of one partition is raised like an
+    error of the whole query."""
     for answer in answers or ():
         if answer.error is not None:
             raise KafkaException(answer.error)
@@ -386,8 +391,8 @@ def _offset(message: Message) -> int:
 
 
 def _as_error(topic: str, error: KafkaError, *, of_group: bool = False) -> errors.ConsumerError:
-    """Convert librdkafka's error. `of_group`: the query was about the group's offsets; it may also fail because of a
-    topic."""
+    """Convert librdkafka's error. `of_group` is True if the query was about the group's offsets; its error may still be
+    about a topic."""
     about = "the run's group" if of_group and error.code() not in OF_TOPICS else f"topic {topic}"
     kind = DENIED.get(error.code())
     if kind is not None:

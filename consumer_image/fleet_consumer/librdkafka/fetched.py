@@ -1,11 +1,13 @@
 """Creates records from librdkafka's messages, as cheaply as their use allows. Also has seeks, and the errors of
 unreadable data.
 
-This module is the hot path: its code runs for every record. Filling the ten fields of a `Record` in a plain loop is the
-cheapest way to read all fields. But filling is too expensive for a handler that reads one or two fields, or skips most
-records. So a record first has properties that read from its message, and each access costs a call. Accesses are
-counted. Once the count shows that filling costs less, further records are filled. Handlers notice no difference except
-in speed.
+This module is the hot path: its code runs for every record.
+
+There are two kinds of records. A filled record has the values of all ten fields of `Record`; this is cheapest if a
+handler reads all fields. A record that is not filled has properties that read each field from the message; this is
+cheaper if a handler reads one or two fields, or skips most records. Records are first not filled, and the accesses to
+their fields are counted. Once the count shows that filling costs less, further records are filled. Handlers notice no
+difference except in speed.
 
 When a field is assigned, a `FetchedRecord` becomes a plain `Record` by an assignment to `__class__`. Python allows this
 only between classes with the same slots, so `Record` itself has the slot for the message. The message stays in its
@@ -42,9 +44,9 @@ UNREADABLE: Final = frozenset(
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
-"""Errors of a partition that concern the bytes of its log, not the broker that serves the log.
+"""Errors about the bytes of a partition's log, not about the broker that serves the log.
 
-librdkafka does not stop at an unreadable batch: it continues in the middle of the data, and may jump to a wrong offset,
+librdkafka does not stop at an unreadable batch. It continues in the middle of the data, and may jump to a wrong offset,
 past good records. So all messages of the partition are ignored until the next seek.
 """
 
@@ -59,9 +61,9 @@ def at(partition: tuple[str, int], offset: int | None = None, epoch: int = -1) -
 
 
 def seek(consumer: confluent_kafka.Consumer, partition: tuple[str, int], offset: int, epoch: int = -1) -> None:
-    """Seek, even if librdkafka does not read the assigned partition yet. librdkafka starts to read an assigned
-    partition only after unassigned partitions have stopped, and until then refuses to seek. In this case the partition
-    is unassigned, and assigned again at the offset."""
+    """Seek, even if librdkafka does not read the assigned partition yet. After a change of the assignment, librdkafka
+    reads a new partition only after the unassigned partitions have stopped. Until then it refuses to seek, so the
+    partition is unassigned, and assigned again at the offset."""
     try:
         consumer.seek(at(partition, offset, epoch))
     except KafkaException as refused:
@@ -88,13 +90,15 @@ _NO_HEADERS: Headers = ()
 
 _ask_headers: Callable[[Any], Any] = methodcaller("headers")
 """Calls `message.headers()`, and raises SystemError if the method fails. confluent-kafka's method may both return a
-value and set an error. In a direct call, the interpreter does not notice the error, which is raised at some later
-point. Calls through `map` (8 ns per record) and through `methodcaller` (65 ns) are checked."""
+value and set an error. In a direct call, the interpreter does not notice the error, and raises it at some later point
+in unrelated code. Calls through `map` (8 ns per record) and through `methodcaller` (65 ns) are checked for such an
+error."""
 
 READS_THAT_PAY = 2.0
 """Average number of field accesses per record above which filling all fields is cheaper (measured)."""
 HABIT_RECORDS = 1_000
-"""Number of records whose field accesses are counted before each decision. A few accesses are the consume loop's."""
+"""Number of records whose field accesses are counted before each decision to fill fields or not. The count includes a
+few accesses by the consume loop."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -256,9 +260,11 @@ def _without_headers(topic_partition: TopicPartition, message: Any, epoch: int) 
 
 
 def _clear(message: Any) -> None:
-    """Remove all headers of a message that has a header name that is not UTF-8. Kafka's protocol does not allow such
-    names, but brokers accept them. confluent-kafka fails to decode them, and would return an incomplete list in the
-    next call. Using this list crashes the process."""
+    """Remove all headers of a message in which the name of a header is not UTF-8.
+
+    Kafka's protocol does not allow such names, but brokers accept them. confluent-kafka fails to decode such a name. In
+    the next call it would return an incomplete list, and using this list crashes the process.
+    """
     message.set_headers([])
     logger.warning(
         "record %s-%s@%s has a header whose name is not UTF-8; the record is handled without its headers",
@@ -302,7 +308,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 def _fill(record: FetchedRecord) -> None:
     """Turn `record` into a plain record with the same fields. Other threads, such as the watchdog, may read the record
-    at the same time. Every field they read comes from the message or from the filled slot."""
+    at the same time. They get each field either from the message or from the filled slot, so always with the same
+    value."""
     FetchedRecord.habits.reads += len(_READ)
     message = record._message
     for name, read in _READ.items():

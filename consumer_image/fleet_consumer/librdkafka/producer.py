@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _CLOCK: Final = SystemClock()
 
 PURGE_S = 5.0
-"""Maximum seconds that a replaced producer gets to report the records that it gives up; usually it reports them
+"""Maximum seconds to wait until a replaced producer has reported the records that it gives up; usually it reports them
 immediately."""
 
 DEFAULTS: Mapping[str, Any] = {
@@ -47,7 +47,8 @@ DEFAULTS: Mapping[str, Any] = {
 """Defaults of every producer; a caller's settings take precedence."""
 
 DENSE: Final[Mapping[str, Any]] = {"compression.type": "zstd", "compression.level": 12, "batch.num.messages": 1}
-"""Settings for single large records. They compress about as well as any producer of a source topic."""
+"""Settings of the producer for single large records. Their compression is about as strong as that of any producer of a
+source topic."""
 
 BATCH_BYTES_MAX: Final = 1_000_000
 """librdkafka's default limit of a batch, in bytes."""
@@ -56,15 +57,17 @@ RECORD_BYTES_MAX: Final = 1_000_000_000
 """Largest value in bytes that librdkafka allows for `message.max.bytes`."""
 
 SENT_MAX: Final = 3
-"""Maximum number of times that a record is sent if its acknowledgements have no offset. When a batch is acknowledged,
-librdkafka's idempotent producer also counts earlier batches as acknowledged (`IMPLICITACK`), even if the broker refused
-them. Such an implicit acknowledgement has no offset."""
+"""Maximum number of times that a record is sent if it is acknowledged without an offset.
+
+When a broker acknowledges a batch, librdkafka's idempotent producer also counts earlier batches as acknowledged
+(`IMPLICITACK`), even if the broker refused them. Such an implicit acknowledgement has no offset.
+"""
 
 DRAIN_S: Final = 0.5
 """Maximum seconds that a send waits for earlier sends before the producer is replaced."""
 
 OPEN_KEPT: Final = 1_000
-"""Number of handles above which the finished handles are removed from memory."""
+"""If more handles than this are in memory, the finished handles are removed."""
 
 ADVICE: Final[Mapping[int, str]] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "; allow the principal Write on the topic",
@@ -81,8 +84,8 @@ if its principal has Write on at least one topic, or IdempotentWrite; otherwise 
 CLUSTER_AUTHORIZATION_FAILED."""
 
 CONSEQUENCES: Final = frozenset({"_FATAL", "_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-"""Failure reasons of single records that only follow from a fatal error of librdkafka; the fatal error is reported
-instead."""
+"""Failure reasons of single records that are only consequences of a fatal error of librdkafka; the fatal error itself
+is reported instead."""
 
 REFUSED_RECORD_REASONS: Final = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD"})
 CAUSE_LOST: Final = "returned NULL without setting an exception"
@@ -121,12 +124,14 @@ class SendHandle:
 class RecordProducer:
     """An idempotent producer with acks from all in-sync replicas. Only one thread may use it.
 
-    `settings` are librdkafka's properties (`settings.connection_config` makes the connection's properties).
+    `settings` are librdkafka's properties (`settings.connection_config` makes the connection's properties). The
+    constructor raises SettingsRefused for settings that librdkafka does not accept.
+
     `message_max_bytes` is the `max.message.bytes` of the topics, or None if unknown. No batch of several records
-    exceeds this size. The broker checks the size of a single record, because the broker counts bytes after compression,
-    and librdkafka before compression. A record that the broker refuses as too large is sent once more, alone and with
-    `DENSE` compression: its source may have compressed it better, or its batch was too large. The constructor raises
-    SettingsRefused for settings that librdkafka does not accept.
+    exceeds this size. For a single record, only the broker checks the size: it counts bytes after compression,
+    librdkafka before compression. A record that the broker refuses as too large is sent once more, alone and with
+    `DENSE` compression. This may succeed, because the record's source may have compressed it better, or because its
+    batch was too large.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, message_max_bytes: int | None = None) -> None:
@@ -165,7 +170,7 @@ class RecordProducer:
 
         If `partition` is None, the key decides. A partition number that the topic lacks is halved until the partition
         exists. So all producers that know the same partition count choose the same partition. If librdkafka refuses the
-        record (too large, queue full for a second), the handle reports this like any failure.
+        record (too large, or queue full for a second), the handle has the error like any other failure.
         """
         self._reopen_after_error()
         if self._added_authorities.were_added(_CLOCK.monotonic()) and not (self._in_flight() and self._flush(DRAIN_S)):
@@ -207,10 +212,10 @@ class RecordProducer:
             elif message.offset() is not None:
                 handle.done = True
             elif sent < SENT_MAX:
-                # The record may be lost: librdkafka counts a batch as written once a later batch is written. A broker
-                # that does not know the producer accepts any sequence number (KIP-360). The same broker may have
-                # refused an earlier batch because it did not lead the partition yet. A duplicate is better than a lost
-                # record.
+                # The record may be lost, because librdkafka counts a batch as written once a later batch is written.
+                # For example, the broker refuses the earlier batch because it does not lead the partition yet. It then
+                # accepts the later batch, because it accepts any sequence number of a producer that it does not know
+                # (KIP-360). A duplicate is better than a lost record.
                 self._produce(producer, handle, key, value, headers, partition, sent + 1)
             else:
                 handle.fail("NoOffset", f"acknowledged {sent} times without an offset, so it may be lost")
@@ -308,12 +313,13 @@ class RecordProducer:
         return True
 
     def _reopen_after_error(self) -> None:
-        """After an error, switch to renewed credentials; librdkafka itself reads TLS files only once.
+        """After an error, switch to renewed credentials. Renewed TLS files need a new producer, because librdkafka
+        reads the files only once.
 
-        Only this producer can find out whether records in flight were written; a new producer could write them twice.
-        So it is replaced only when no record is in flight, unless the error was about certificates. After such an
-        error, the records in flight are given up (`_PURGE_QUEUE`, `_PURGE_INFLIGHT`), so that the caller can resend
-        them before the delivery timeout.
+        Only the old producer can find out whether records in flight were written; a new producer could write them
+        twice. So it is normally replaced only when no record is in flight. After an error about certificates, it is
+        replaced even with records in flight. The records in flight are then given up (`_PURGE_QUEUE`,
+        `_PURGE_INFLIGHT`), so that the caller can resend them before the delivery timeout.
         """
         if not self._had_error:
             return
@@ -363,8 +369,8 @@ def _give_up(producer: Producer) -> None:
 
 def _fatal_error(failure: KafkaException | SystemError) -> KafkaError:
     """Return the fatal error of librdkafka that caused `failure`. If callbacks run before the fatal error is raised,
-    Python raises a SystemError instead; if it has no cause, the details are lost. Any other SystemError is raised
-    again."""
+    Python raises a SystemError instead. If this SystemError has no cause, the details of the fatal error are lost. Any
+    other SystemError is raised again."""
     cause: BaseException | None = failure
     while cause is not None and not isinstance(cause, KafkaException):
         cause = cause.__cause__ or cause.__context__

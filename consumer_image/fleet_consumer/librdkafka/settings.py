@@ -1,8 +1,8 @@
 """librdkafka's configuration, made from our settings, and the properties that users may set.
 
-librdkafka only transfers records here: it never joins a group or resets an offset, and commits only for groups without
-members (`bounded.py`). Users may not set properties that change this. They also may not set properties that our own
-coordinator client needs as well (addresses, credentials).
+librdkafka only transfers records here. It never joins a group or resets an offset, and commits only for groups without
+members (`bounded.py`). Users may not set properties that would change this. They also may not set addresses and
+credentials as librdkafka properties, because our own coordinator client needs the same values.
 """
 
 import logging
@@ -195,8 +195,8 @@ class Login:
 
 def _token_callback(tokens: TokenSource) -> Callable[[str | None], tuple[str, float, str, dict[str, str]]]:
     """Return a callback that gives librdkafka the tokens of our own connections; it may block for `TOKEN_WAIT_S`.
-    librdkafka calls it after four fifths of a token's lifetime. If the callback fails, librdkafka reports an error, and
-    calls it again after ten seconds."""
+    librdkafka calls the callback after four fifths of a token's lifetime. If the callback fails, librdkafka reports an
+    error, and calls the callback again after ten seconds."""
 
     def callback(_config: str | None) -> tuple[str, float, str, dict[str, str]]:
         token = tokens.wait(TOKEN_WAIT_S)

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 DEFAULT_PORT: Final = 9092
 
 LOOKUPS_MAX: Final = 8
-"""Maximum number of concurrent name lookups of a client. Without this limit, a broker that lists many names could block
-a thread per name, each for minutes if the DNS server does not answer."""
+"""Maximum number of concurrent name lookups of a client. A broker may list many names, and each lookup needs a thread,
+which is blocked for minutes if the DNS server does not answer."""
 
 _ADDRESS: Final = re.compile(
     r"(?:(?!https?:)[A-Za-z0-9_.-]+://)?"
@@ -105,7 +105,8 @@ class Lookups:
         self._running: dict[BrokerAddress, Lookup] = {}
 
     def has_room(self, address: BrokerAddress) -> bool:
-        """True if a lookup of the address may start now, needs no thread, or is already running."""
+        """True if a lookup of the address may start now: fewer than LOOKUPS_MAX lookups are running, the address needs
+        no thread, or its lookup is already running."""
         if len(self._running) < LOOKUPS_MAX or address in self._running or _is_literal(address.host):
             return True
         self._running = {address: lookup for address, lookup in self._running.items() if not lookup.done}

@@ -50,7 +50,8 @@ CONNECTIONS_MAX: Final = 128
 descriptor and memory for TLS. At the limit, an unused connection is closed before another is opened."""
 
 ROUND_PAUSE_SECONDS: Final = 0.1
-"""Pause between two rounds over all brokers; needed because an error response causes no reconnect pause."""
+"""Pause between two rounds over all brokers. Without it, brokers that answer with an error would be asked again
+immediately, because only a lost connection causes a reconnect pause."""
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
@@ -74,7 +75,8 @@ class NetworkClient:
         self._chance = random.Random()
         self._bootstrap = settings.bootstrap_addresses
         self._brokers: dict[int, BrokerAddress] = {}
-        # None outside of `one_cluster`; within it, the cluster's id, or empty until the id is known.
+        # None outside of `one_cluster`. Within this context, the id of the accepted cluster, or an empty set until the
+        # id is known.
         self._cluster_ids: set[str | None] | None = None
         self._selector = selectors.DefaultSelector()
         self._lookups = Lookups(self.wakeup)
@@ -192,9 +194,12 @@ class NetworkClient:
     @contextlib.contextmanager
     def one_cluster(self, cluster_id: str | None = None) -> Iterator[None]:
         """Within this context, accept Metadata only from one cluster: `cluster_id` or, if `cluster_id` is None, the
-        cluster of the first response. Brokers of another cluster count as failed (AnotherCluster). Brokers that list no
-        brokers yet also count as failed (NoBrokersListed). A caller that passes `cluster_id` must request Metadata
-        first: other requests go to the brokers of the last Metadata response, which may belong to another cluster."""
+        cluster of the first response.
+
+        Brokers of another cluster count as failed (AnotherCluster), and so do brokers that list no brokers yet
+        (NoBrokersListed). A caller that passes `cluster_id` must request Metadata before it sends other requests. Those
+        go to the brokers of the last Metadata response, which may otherwise belong to another cluster.
+        """
         self._cluster_ids = {cluster_id} if cluster_id is not None else set()
         try:
             yield
@@ -326,7 +331,7 @@ class NetworkClient:
         """Try brokers one after the other until a response passes the check, or the timeout expires.
 
         Wrong credentials and unsupported versions are raised immediately, because the next broker would report the same
-        error. After a round with only permanent failures, the first of these failures is raised.
+        error. If all failures of a round over the brokers are permanent, the first of them is raised.
         """
         deadline = self._clock.monotonic() + timeout_s
         failures: dict[BrokerAddress, NetError] = {}
@@ -361,8 +366,9 @@ class NetworkClient:
                 self._poll_once(next_round - self._clock.monotonic())
 
     def _candidates(self, also: Sequence[BrokerAddress]) -> list[BrokerAddress]:
-        """Return addresses in the order in which to try them: the known brokers (if none, the bootstrap addresses),
-        then `also`. In each of these two lists, connected brokers come first, then brokers with the fewest failures."""
+        """Return addresses in the order in which to try them. The known brokers come first, or the bootstrap addresses
+        if no broker is known; `also` comes last. Within each of these two lists, connected brokers come first, then
+        brokers with the fewest failures."""
         known = dict.fromkeys(self._brokers.values() or self._bootstrap)
 
         def preference(address: BrokerAddress) -> tuple[bool, bool, int, float]:

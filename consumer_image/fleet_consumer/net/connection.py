@@ -180,7 +180,7 @@ class Connection:
 
     def _renew(self, now: float) -> None:
         """Re-authenticate before the broker closes the connection. New requests are accepted until a new token is
-        available or the current login expires. Then requests wait for the end of the re-authentication."""
+        available or the current login expires. After that, new requests wait until the re-authentication has ended."""
         if self._tokens is not None and not self.session.renewing and not self._renew_token(now):
             return
         self.session.renewing = True
@@ -312,8 +312,8 @@ class Connection:
         self._last_used_at = now
 
     def _last_words(self) -> ssl.SSLError | None:
-        """Return the TLS alert that the broker sent before it closed the connection, or None. When our own send fails,
-        this alert may not have been read yet."""
+        """Return the TLS alert that the broker sent before it closed the connection, or None. If sending failed, the
+        alert may have arrived without having been read."""
         assert self._transport is not None
         try:
             self._transport.receive()

@@ -1,4 +1,4 @@
-"""Errors of requests without a response, one class for each remedy.
+"""Errors of requests that got no response; there is one class for each remedy.
 
 A response with an error code is not a NetError: the caller handles the code or raises `KafkaError`.
 """
@@ -14,7 +14,7 @@ class NetError(Exception):
 
     `reason` is a CamelCase word for conditions and metrics, by default the class's name. `address` is the broker's
     address; None if the error concerns several brokers or no broker. `retriable` is True if the same request may
-    succeed later with the same settings.
+    succeed later without a change of settings.
     """
 
     reason: str = "NetError"

@@ -16,7 +16,8 @@ JITTER: Final = 0.2
 together."""
 
 RENEWAL_SHARES: Final = (0.85, 0.95)
-"""A login is renewed after a share of its lifetime, chosen at random in this range, as in Kafka's clients."""
+"""A login is renewed after a share of its lifetime. The share is chosen at random in this range, as in Kafka's
+clients."""
 
 
 class ReconnectPause:
@@ -42,9 +43,9 @@ class ReconnectPause:
 
 
 class BrokerLane:
-    """The calls to one broker over one connection. When the connection is lost, calls sent on it fail, because the
-    broker may have processed them. Queued calls wait for the next connection, but fail if the lost connection never
-    became usable."""
+    """The calls to one broker over one connection. When the connection is lost, calls that were sent on it fail,
+    because the broker may have processed them. Queued calls wait for the next connection. If the lost connection never
+    became usable, queued calls fail as well."""
 
     def __init__(
         self,

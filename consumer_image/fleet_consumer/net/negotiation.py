@@ -44,7 +44,8 @@ COMPLAINT_CHARS_MAX: Final = 300
 """Maximum number of characters that an error quotes from a server's reason for refusing a token."""
 
 _SEPARATOR: Final = "\x01"
-"""Control-A, which ends each part of a message (RFC 7628). A single control-A is the client's response to a refusal."""
+"""Control-A, which ends each part of a message (RFC 7628). A message of only this character is the client's response to
+a refusal."""
 
 
 class SaslRefused(Exception):
@@ -175,7 +176,8 @@ class OAuthBearer:
 
 
 def _complaint(challenge: bytes) -> str:
-    """Return the status and the required scope of a refusal in JSON; any other refusal as a printable string."""
+    """Return the server's reason for a refusal: its status and required scope if the refusal is JSON, otherwise the
+    beginning of the refusal as a printable string."""
     text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
     try:
         refusal = json.loads(text)

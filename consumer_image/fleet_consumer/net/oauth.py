@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 TOKEN_CHARS_MAX: Final = 64 * 1024
-"""Maximum length of a token. A few kilobytes are common; brokers refuse SASL messages above half a mebibyte."""
+"""Maximum number of characters of a token. A few thousand are common; brokers refuse SASL messages above 512 KiB."""
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _EXTENSION_NAME: Final = re.compile(r"[A-Za-z]+")

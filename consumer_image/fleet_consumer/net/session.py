@@ -33,7 +33,8 @@ USABLE_SHARE: Final = 0.95
 at the broker than here, and a request takes time to arrive."""
 
 UNASKED_FRAME_BYTES_MAX: Final = 64 * 1024
-"""Maximum size of a message that arrives while no response is due; enough to describe it in the error."""
+"""Maximum size in bytes of a message that arrives while no response is due. This is enough to describe the message in
+the error."""
 
 _SIZE: Final = struct.Struct(">i")
 _TLS_ALERT: Final = b"\x15\x03"
@@ -72,7 +73,8 @@ class Call(Generic[ResponseT]):
 
 
 class FrameDecoder:
-    """Received bytes as whole messages. Memory grows with the received data, not with a message's announced size."""
+    """Splits received bytes into whole messages. Memory grows with the received data, not with a message's announced
+    size."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -127,7 +129,7 @@ class AuthenticatedSession:
         """Time after which no requests are sent with this login, because the broker would close the connection
         (KIP-368)."""
         self.renewing = False
-        """True while re-authentication waits for pending responses. While true, no new requests are accepted."""
+        """True while re-authentication waits for pending responses; new requests are then not accepted."""
         self.answers = 0
         """Number of responses received, including those of the negotiation."""
         self.calls_ended = 0

@@ -18,7 +18,7 @@ class SaslSettings:
     `username` and `password` are for PLAIN and SCRAM. OAUTHBEARER needs either `oauth`, whose endpoint issues tokens,
     or `token_callback`. The callback is called on a separate thread whenever a token is needed; it may block, and may
     raise any exception. `login_callback` returns the current user name and password (for `oauth`, the client id and
-    client secret). It is called before each login, on any thread, and must not block or raise.
+    client secret). It is called before each login, on any thread, and must not block or raise an exception.
 
     All clients made from this object, including librdkafka's, share the token source `tokens`. Raises ValueError for
     settings that contradict each other.
@@ -77,9 +77,10 @@ class ConnectionSettings:
     `bootstrap_servers` are addresses, "host:port" or another form that Java's clients accept. One address that answers
     is enough. `request_timeout_ms` is the default timeout of a request; `connect_timeout_ms` covers name lookup, TCP,
     TLS and SASL together. After a failure, an address is not tried for `reconnect_backoff_ms`; this time doubles with
-    every further failure, up to `reconnect_backoff_max_ms`. A connection is closed after it has been unused for
-    `connections_max_idle_ms`, before its peer closes it. By default, brokers close idle connections after ten minutes,
-    load balancers after four or less. Raises ValueError, which names the setting, for invalid values.
+    every further failure, up to `reconnect_backoff_max_ms`. A connection that has been unused for
+    `connections_max_idle_ms` is closed. The default of this setting is so short that the connection is closed before
+    its peer closes it. By default, brokers close idle connections after ten minutes, load balancers after four or less.
+    Raises ValueError, which names the setting, for invalid values.
     """
 
     bootstrap_servers: tuple[str, ...]

@@ -139,5 +139,6 @@ class FileWatch:
         return self._seen != self._used
 
     def used(self) -> None:
-        """Record that the content seen by the last call to `changed` is now in use. Later changes count as new."""
+        """Record that the files are used with the content that the last call to `changed` saw. Only later changes count
+        from now on."""
         self._used = self._seen

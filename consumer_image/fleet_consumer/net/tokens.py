@@ -1,8 +1,8 @@
 """Bearer tokens, shared by all clients with the same SASL settings. Tokens are fetched on separate threads and cached.
 
-The network clients of a process and its librdkafka clients use the same token; a source per client would triple the
-requests to the identity provider. The blocking request to the token endpoint runs on a thread of `TokenSource`. Only
-librdkafka's callback waits for a token, on a separate thread.
+The network clients of a process and its librdkafka clients use the same token. A separate source for each client would
+triple the requests to the identity provider. The blocking request to the token endpoint runs on a thread of
+`TokenSource`. librdkafka's callback, which runs on a separate thread, is the only caller that waits for a token.
 """
 
 import base64
@@ -31,7 +31,8 @@ ANSWER_BYTES_MAX: Final = 256 * 1024
 WAIT_S: Final = 10.0
 """Timeout in seconds of each step. A step is a connection attempt to one of the endpoint's addresses, or one read."""
 ASK_S: Final = 20.0
-"""Timeout in seconds of the whole request. An endpoint that slowly sends single bytes never exceeds `WAIT_S`."""
+"""Timeout in seconds of the whole request. It is needed for an endpoint that slowly sends single bytes, so that no
+single read exceeds `WAIT_S`."""
 WORDS_MAX: Final = 200
 """Maximum number of characters that an error quotes from the endpoint's response."""
 REFUSALS: Final = (400, 401, 403)
@@ -204,13 +205,14 @@ REFRESH_SHARE: Final = 0.8
 """The share of a token's lifetime after which the token is replaced. Logins are renewed later (`lane.RENEWAL_SHARES`),
 so each renewal uses a new token."""
 MARGIN_S: Final = 10.0
-"""Minimum remaining lifetime of a token for a new login, in seconds (or a tenth of its lifetime, if that is less)."""
+"""A token is used for a new login only if at least this remains of its lifetime, in seconds. For a token with a short
+lifetime, a tenth of its lifetime is enough."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 REJECTED_PAUSE_S: Final = 5.0
 """Pause after a broker has rejected a token, because identity providers lock out clients that retry fast."""
 STUCK_S: Final = 30.0
-"""Seconds after which an unfinished token request no longer prevents another. Its thread cannot be stopped."""
+"""Seconds after which an unfinished token request no longer prevents another request. Its thread cannot be stopped."""
 ATTEMPTS_MAX: Final = 4
 """Maximum number of unfinished token requests."""
 
@@ -244,8 +246,9 @@ class TokenSource:
         self._retry_at = 0.0
 
     def request(self, on_done: Callable[[], None]) -> TokenRequest:
-        """Request a token without blocking. Unless the request is done on return, another thread calls `on_done` later.
-        While no new token is available, the result is the previous token, as long as it can be used for a login."""
+        """Request a token without blocking. If the request is not done on return, another thread calls `on_done` later.
+        While no new token is available, the result is the previous token, as long as this token can be used for a
+        login."""
         with self._lock:
             now = self._clock.monotonic()
             if self._token is not None and self._age_share(self._token) < REFRESH_SHARE:

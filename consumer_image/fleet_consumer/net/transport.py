@@ -10,8 +10,8 @@ from fleet_consumer.net.errors import TlsFailed
 from fleet_consumer.net.tls_files import authorities, chain, load_client, stamps_of
 
 _NO_ROOT: Final = 2
-"""X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT: the CA file lacks the root certificate. Java's clients trust any listed
-certificate, but OpenSSL requires the root."""
+"""X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT: the CA file lacks the root certificate. Java's clients accept any certificate
+of the CA file as trusted, but OpenSSL also requires the root."""
 _EXPIRED: Final = 10
 _OTHER_HOST: Final = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -42,7 +42,7 @@ def client_context(tls: TlsSettings, address: BrokerAddress) -> ssl.SSLContext:
         before = stamps_of(paths)
         try:
             context = ssl.create_default_context(cadata=None if tls.ca_file is None else authorities(tls.ca_file))
-            # Clear these flags, which Python sets by default since 3.13. Strict checks require key identifiers, which
+            # Clear two flags, which Python sets by default since 3.13. The strict checks require key identifiers, which
             # private CAs often lack. Partial chains would be accepted here, but not by librdkafka.
             context.verify_flags &= ~(ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN)
             if tls.cert_file is not None:

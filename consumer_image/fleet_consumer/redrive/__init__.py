@@ -1,4 +1,4 @@
-"""Redrive: puts failed records back for their own group, each record once.
+"""Redrive: sends failed records to their own group again, each record once.
 
 One process reads the failed topic (dead letter queue) from its start to its end when the run began. The process writes
 the selected records to the group's redrive topic, which the retry workers consume without delay. The redrive topic is

@@ -1,8 +1,8 @@
 """One run of a Redrive: reads, writes and commits according to the decisions of `selection`.
 
 A kill at any point is harmless. Each batch is written and acknowledged before its offsets are committed. If the process
-is killed in between, the next start finds the batch's records in the ledger, and counts them without writing them
-again.
+is killed between the two, the next start finds the batch's records in the ledger (the redrive topic), and counts them
+without writing them again.
 
 Decision: docs/decisions/0030-failed-after-redrives.md.
 """
@@ -42,7 +42,8 @@ BATCH_RECORDS: Final = 500
 progress."""
 ACK_TIMEOUT_S: Final = 120.0
 STALL_S: Final = 120.0
-"""Maximum seconds without records before the run fails and the Job retries; longer than a broker's restart."""
+"""Seconds without records after which the run fails, and the Job retries it. This is longer than a broker's restart
+takes."""
 LOG_INTERVAL_S: Final = 10.0
 
 
@@ -82,7 +83,7 @@ class Run:
         self._progress: dict[TopicPartition, RedriveProgress] = {}
         # Log start of every partition of the failed topic, including partitions that this run does not read.
         self._starts: dict[TopicPartition, int] = {}
-        # Partition and ledger digest of each record examined since the last commit.
+        # For each record examined since the last commit: its partition and its key in the ledger.
         self._examined: list[tuple[TopicPartition, bytes]] = []
         # The offset after the last examined record, keyed by partition; `_stored` has the committed offsets.
         self._examined_to: dict[TopicPartition, int] = {}
@@ -169,8 +170,8 @@ class Run:
             for partition, records in step.records.items():
                 buffer.put(partition, records)
             done |= step.done
-            # Records are buffered while they arrive without a pause, so that a round of the round robin covers more
-            # partitions.
+            # Buffer records as long as they arrive without a pause, so that the round robin has records of more
+            # partitions to alternate between.
             if (buffer.full or not step.records) and not self._move_buffered(buffer, ranges, done):
                 return False
         return self._move_buffered(buffer, ranges, done)
@@ -215,7 +216,7 @@ class Run:
         if moves:
             self._wait(self._rate_limit.wait_s(len(moves), self._clock.monotonic()))
             self._write(moves)
-        # Counted only now: a copy counts as put back only if the record itself was written and not refused.
+        # Counted only after the write: a copy counts as put back only if the record itself was written and not refused.
         for partition, digest in self._examined:
             self._progress[partition].put_back += self._ledger.holds(digest)
         self._examined.clear()
@@ -261,7 +262,7 @@ class Run:
     def _read_ranges(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Iterator[Step]:
         """Yield the records of these ranges, step by step. Raises DataPlaneFailed on a stall, and Stopped."""
         missing = set(ranges)
-        # Measures only the wait for brokers, because the rate limit may delay the processing.
+        # Only the wait for brokers counts as a stall, because the rate limit may delay the processing.
         idle_s, asked_at = 0.0, self._clock.monotonic()
         for step in self._reader.read(ranges):
             self._wait(0)
@@ -279,15 +280,15 @@ class Run:
             raise Stopped("stopped before the end; the next start resumes from here")
 
     def _counts(self) -> dict[str, int]:
-        """Return the counts of all starts of the run by their published names; `refused` counts this start only.
+        """Return the counts of all starts of the run, keyed by their published names; `refused` counts this start only.
 
-        `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic. At any later
-        time, at most (sum of the partitions' log end offsets) minus `redrivenTo` records were not put back. Records
-        that were only selected (dry run, refusal), and their copies, do not count as put back.
+        `redrivenTo` is the sum of `RedriveProgress.redriven_to` over all partitions of the failed topic. It tells how
+        many failed records are left: at any later time, at most the sum of the partitions' log end offsets minus
+        `redrivenTo`. Records that were only selected (dry run, refusal), and copies of these records, count as left.
         """
         known = self._progress.values()
         counts = {name: sum(getattr(each, field) for each in known) for name, field in COUNTS.items()}
-        # A partition outside of the filter adds its log start to the sum. A partition without a leader is left out.
+        # For a partition that the filter excludes, the log start is added. A partition without a leader is left out.
         unread = RedriveProgress(0)
         redriven_to = sum(self._progress.get(each, unread).redriven_to(first) for each, first in self._starts.items())
         return {**counts, "refused": self._refused, "redrivenTo": redriven_to}

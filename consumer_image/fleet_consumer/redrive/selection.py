@@ -1,7 +1,7 @@
 """Selection of failed records (filter, ledger, guard against cycles); a run's progress and rate limit. No I/O.
 
-`retry.headers` parses the headers. Progress is an offset in a partition of the failed topic, committed in the run's own
-group. The commit's metadata holds the run's end and counts.
+`retry.headers` parses the headers. The progress in a partition of the failed topic is an offset, which is committed in
+the run's own group. The commit's metadata holds the offset at which the run ends, and the run's counts.
 """
 
 import json
@@ -27,13 +27,13 @@ from fleet_consumer.retry.headers import (
 from fleet_consumer.retry.suppression import identity
 
 KEY_BYTES_MAX: Final = 4 * 256
-"""Number of bytes searched in a key: 256 characters of at most four bytes each."""
+"""Maximum number of bytes of a record's key that the filter searches: 256 characters of at most four bytes each."""
 
 
 class Decision(Enum):
     MOVE = auto()
     MOVED_BEFORE = auto()
-    """Selected, but already moved by an earlier start of this run, which ended before committing the move."""
+    """Matched, but already moved by an earlier start of this run, which ended before it committed this progress."""
     GUARDED = auto()
     """Matched, but left in the failed topic: it failed again after this run moved it, or was redriven too often."""
     KNOWN = auto()
@@ -44,9 +44,9 @@ class Decision(Enum):
 class Ledger:
     """All records in the redrive topic, and the records that this run adds.
 
-    A record's key in the ledger is a 16-byte digest of origin, number of redrives, key and value. Copies in the failed
-    topic have the same digest. A million records use about 100 MiB. For records of this run, the ledger also has the
-    place in the failed topic, which distinguishes a record from its copies.
+    A record's key in the ledger is a 16-byte digest of its origin, number of redrives, key and value. Several copies of
+    a record in the failed topic have the same digest. A million records use about 100 MiB. For records of this run, the
+    ledger also has the place in the failed topic, which distinguishes a record from its copies.
     """
 
     def __init__(self, redrive_id: str) -> None:
@@ -167,8 +167,8 @@ VERSION: Final = 1
 COUNTED_LATER: Final = frozenset({"movedBefore", "failedAgain"})
 """Names of the counts that are missing in metadata of earlier versions."""
 LOG_COUNTS: Final = {"start": "start", "putBack": "put_back"}
-"""Maps names in the metadata to attributes of RedriveProgress that describe the log. Metadata of earlier versions lacks
-these names."""
+"""Names in the metadata, and the attributes of RedriveProgress that they store. They describe the log, and are missing
+in metadata of earlier versions."""
 
 BUFFER_BYTES: Final = 16 * 1024 * 1024
 """Approximate limit of the buffer in bytes, enough for one fetch of each of 64 partitions."""
@@ -178,9 +178,11 @@ RECORD_BYTES: Final = 1_024
 
 @dataclass(slots=True)
 class RedriveProgress:
-    """Progress in one partition. `start` and `end` (exclusive) are the log's bounds when the run was first started.
+    """Progress in one partition. `start` and `end` (exclusive) are the first and the end offset that the partition's
+    log had when the run was first started.
 
-    `put_back` counts the examined records that are in the ledger, including records that the filter does not match.
+    `put_back` is the number of examined records that are in the ledger (were moved by any run), including records that
+    the filter does not match.
     """
 
     end: int
@@ -193,10 +195,11 @@ class RedriveProgress:
     put_back: int = 0
 
     def redriven_to(self, first: int) -> int:
-        """Return a lower bound of "log start plus records put back" that holds now and at any later time.
+        """Return a lower bound of the log start plus the records put back. So at most `end - redriven_to` records of
+        the partition were not put back, now and at any later time.
 
-        `first` is the current log start. For each offset by which the log start has advanced, retention removed at most
-        one counted record. So at most `end - redriven_to` records of the partition were not put back.
+        `first` is the current log start. The result is the larger of `first` and `start + put_back`. The two are not
+        added: when the log start advances by one offset, retention may have removed a record that was put back.
         """
         return max(first, self.start + self.put_back)
 
@@ -242,8 +245,8 @@ class RateLimit:
 
 
 class RoundRobinBuffer:
-    """Round-robin buffer of the partitions' records, which spreads the load over all retry workers. The caller drains a
-    `full` buffer."""
+    """Buffers records of several partitions, and returns them in turn, one of each partition. This spreads the load
+    over all retry workers. The caller drains the buffer when it is `full`."""
 
     def __init__(self, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._buffer_bytes = buffer_bytes

@@ -1,4 +1,4 @@
-"""Decisions about a record whose handler failed: classification, attempts, delays and headers.
+"""Decisions about a record whose handler call failed: classification, attempts, delays and headers.
 
 No I/O, no clock: the worker writes the records and waits for delays.
 """

@@ -18,11 +18,12 @@ from fleet_consumer.contract.policies import Budget
 PROBES: Final = 3
 """Number of successes in a row that close the breaker."""
 IN_A_ROW: Final = 100
-"""Number of failures in a row that open the breaker; `min_records` counts instead if it is larger. Even with 40 %
-random failures, so many failures in a row practically never occur."""
+"""Number of failures in a row that open the breaker, or the policy's `min_records` if that is larger. With random
+failures of 40 % of the records, this many failures in a row practically never occur."""
 PROBES_IN_VAIN: Final = 3
-"""Number of failed probes after which the probed record moves on to a retry topic. Otherwise a record that never
-succeeds could keep the breaker open: a probe cannot distinguish such a record from an outage."""
+"""Number of failed probes (tries of a single record while the breaker is half open) after which the probed record moves
+on to a retry topic. Otherwise a record that never succeeds could keep the breaker open, because its failures look like
+an outage."""
 
 
 class BreakerState(StrEnum):
@@ -35,7 +36,8 @@ class BreakerState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Breaker:
-    """Window and state of one worker's breaker. `budget` may be replaced at any time, after an edit of the policy.
+    """Window and state of one worker's breaker. `budget` has the policy's limits; it may be replaced at any time, after
+    an edit of the policy.
 
     `since` is the time of the last state change. `until` is the end of an open breaker's cooldown, None in other
     states. `makes_way` is true if the last failed record moves on to a retry topic although the breaker is not closed.
@@ -77,8 +79,8 @@ class Breaker:
         return self.state
 
     def failed(self, now: float) -> BreakerState:
-        """Count a retriable failure. The record uses up an attempt only if the result is `Closed` or `makes_way` is
-        true."""
+        """Count a retriable failure, and return the breaker's state. The failure uses up one of the record's attempts
+        only if the returned state is `Closed` or `makes_way` is true."""
         self.makes_way = False
         if self.state_at(now) is BreakerState.HALF_OPEN:
             self._in_vain = (self._in_vain + 1) % PROBES_IN_VAIN

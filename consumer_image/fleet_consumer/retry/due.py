@@ -1,9 +1,9 @@
 """The due clock of retry topics: the records that may be handled now, and the due time of each partition's next record.
 
 The due time is the broker's append time plus the topic's delay; headers are never used. All records of a partition have
-the same delay, so only the first waiting record, the head, has to be tracked. A waiting partition is paused, and the
-consumer seeks back to the head and reads the head again when it is due. So memory holds only offsets and times of
-heads.
+the same delay, so only its first waiting record, the head, has to be tracked. A waiting partition is paused, and the
+consumer seeks back to the head. When the head is due, it is read again. So only offsets and times of heads are kept in
+memory.
 
 No I/O and no clock: callers pass times in milliseconds of the wall clock. Not thread-safe.
 """
@@ -24,8 +24,9 @@ class Waiting:
 
 
 def due_at(append_ms: int, delay_ms: int, now_ms: int) -> int:
-    """Return the due time of a record, at most one delay after `now_ms`. Without this limit, a broker whose clock is
-    ahead, or a record without a time (-1), would stop the partition."""
+    """Return the due time of a record in milliseconds since 1970: its append time plus the delay, but at most `now_ms`
+    plus the delay. Without this limit, a broker whose clock is ahead, or a record without a time (-1), would stop the
+    partition."""
     latest = now_ms + delay_ms
     return latest if append_ms < 0 else min(append_ms + delay_ms, latest)
 
@@ -78,10 +79,10 @@ class DueClock:
         return min((self._heads[partition].due_at for partition in self._paused), default=None)
 
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:
-        """Return the due time of a record; a head that already waits keeps its due time.
+        """Return the due time of a record. A head that already waits keeps the due time from its first reading.
 
-        If a record has no time, or the time of a broker whose clock is ahead, each new computation would give a later
-        due time. Another record at the head's offset, after a truncation, gets its own due time.
+        Otherwise each new reading would give a later due time if the record has no time, or the time of a broker whose
+        clock is ahead. If the log was truncated, another record may be at the head's offset; it gets its own due time.
         """
         head = self._heads.get(partition)
         if head is not None and (head.offset, head.appended_at) == (record.offset, record.timestamp):

@@ -62,7 +62,7 @@ class Failure:
 class Retry:
     """The decision to retry a record; if no attempt is left, it fails with `failure`.
 
-    `after_s` is the shortest delay in seconds that the application accepts; None leaves the delay to the policy.
+    `after_s` is the shortest delay in seconds that the application accepts; if it is None, the policy decides.
     """
 
     after_s: float | None
@@ -99,7 +99,7 @@ class TimedOut(Exception):
 
 
 class Poison(Exception):
-    """A record during whose handling processes died repeatedly, so the handler does not get the record again."""
+    """The record is not given to the handler again, because processes died repeatedly while they handled it."""
 
 
 class Skipped(Exception):
@@ -196,7 +196,8 @@ def _failure(error: BaseException, reason: FailureReason, rule: str = "") -> Fai
 
 
 def _of_class(table: Mapping[type[BaseException], T], kind: type[BaseException]) -> T | None:
-    """Return the entry of a class or of its nearest base class, because applications may subclass our errors."""
+    """Return the entry for a class or, because applications may subclass our errors, for its nearest base class that
+    has an entry."""
     return next((table[base] for base in kind.__mro__ if base in table), None)
 
 
@@ -251,7 +252,8 @@ def stack_of(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback from the application's first call on, without the worker's own calls above it."""
+    """Return the part of the traceback that begins with the application's first call, without the worker's own calls
+    before it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
         trace = trace.tb_next

@@ -4,8 +4,8 @@ The names are reserved. Values are UTF-8, times are decimal milliseconds since t
 the headers of these names. All other headers, including trace context, pass through unchanged and in order.
 
 Anybody with write access to a managed topic can forge the headers, and their bytes can be damaged. So headers are
-parsed strictly and clamped, and never determine where a record is written. Damaged headers are counted and do not fail
-the record.
+parsed strictly, their numbers are limited, and they never determine where a record is written. Damaged headers are
+counted, but do not fail the record.
 
 Decisions: docs/decisions/0013-retry-identity.md, docs/decisions/0023-replay-epochs.md.
 """
@@ -27,14 +27,16 @@ REPLAY_EPOCH_ID: Final = re.compile(rb"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpoch:
-    """One pass over a partition, up to the next offset reset. The first pass has no id.
+    """One pass over a partition, from an offset reset to the next offset reset. The first pass has no id.
 
-    A new owner of a partition repeats its predecessor's work since the last commit, so the retry publishes of both are
-    duplicates. After an offset reset the same records may fail again, and their retry publishes are new. The commit
-    that a new owner finds distinguishes the two cases. Every commit of a worker has the replay epoch in its metadata.
-    Tools that reset offsets do not write this metadata, and deleted offsets leave no commit. So a missing commit, or a
-    commit without an epoch, begins a replay epoch with a new id. The metadata passes the id from owner to owner. It
-    repeats the offset, in case a tool changes the offset but keeps the metadata.
+    It tells duplicates from new retry publishes. A new owner of a partition repeats its predecessor's work since the
+    last commit, so the retry publishes of both are duplicates. After an offset reset the same records may fail again,
+    but then their retry publishes are new.
+
+    The commit that a new owner finds distinguishes the two cases. Every commit of a worker has the replay epoch in its
+    metadata, so the id passes from owner to owner. Tools that reset offsets do not write this metadata, and deleted
+    offsets leave no commit. So a missing commit, or a commit without a replay epoch, begins a replay epoch with a new
+    id. The metadata repeats the offset, in case a tool changes the offset but keeps the metadata.
 
     `until` is the partition's end offset when the epoch began. Records from `until` on are read for the first time, so
     they belong to no epoch. If `until` is None, all records belong to the epoch.
@@ -66,10 +68,11 @@ def continued(committed: OffsetAndMetadata | None) -> ReplayEpoch | None:
 
 
 def carried_on(earlier: str | None, now: str | None) -> str | None:
-    """Return the replay epoch for a record's next retry publish.
+    """Return the id of the replay epoch for a record's next retry publish, or None for the first pass.
 
-    `earlier` is the epoch in the record's headers; `now` is the epoch of the partition where the record was read. If
-    both exist, the result is a new id, because a replay of a retry topic also makes new retry publishes.
+    `earlier` is the id in the record's headers; `now` is the id for the partition where the record was read. If both
+    exist, the retry topic itself is replayed, and its retry publishes are new. So the result is a new id, made from
+    both.
     """
     if now is None or earlier is None:
         return earlier if now is None else now
@@ -142,8 +145,8 @@ class Origin:
 class RetryHistory:
     """A record's retry history, from its valid headers.
 
-    `attempt` is the number of this delivery, from 0. `policy` is the policy revision that applies to the record, None
-    for the newest. `damaged` is true if any of our headers was invalid.
+    `attempt` is the number of this delivery, from 0. `policy` is the policy revision that applies to the record; None
+    means the newest revision. `damaged` is true if any of our headers was invalid.
     """
 
     origin: Origin
@@ -178,10 +181,9 @@ def read(record: Record, *, now_ms: int) -> RetryHistory:
 
 
 def clamped(history: RetryHistory, policies: Policies) -> RetryHistory:
-    """Return the retry history with its attempt limited to the sequence of the record's policy revision.
-
-    A larger attempt counts as damage, unless the revision is unknown and another revision is used.
-    """
+    """Return the retry history with its attempt limited to the number of delays of the record's policy revision. A
+    larger attempt counts as damage. If the record's revision is unknown, another revision sets the limit, and a larger
+    attempt is not damage."""
     policy, known = policies.find_revision(history.policy)
     last = len(policy.sequence)
     return history if history.attempt <= last else replace(history, attempt=last, damaged=history.damaged or known)
@@ -217,8 +219,8 @@ def retry_headers(delivery: FailedDelivery, policy: Policy, *, delay_s: int) -> 
 
 
 def failed_headers(delivery: FailedDelivery, policy: Policy | None = None) -> HeaderList:
-    """Return the headers of a failed record's copy in the failed topic: the record's own headers, then ours. A record
-    that failed before keeps the time of its first failure."""
+    """Return the headers of a failed record's copy in the failed topic: the record's own headers, then ours. If the
+    record has failed before, the header with the time of its first failure is kept."""
     failure = delivery.failure
     values = {
         ATTEMPT: delivery.history.attempt,
@@ -350,7 +352,7 @@ class _HeaderParser:
         self._now_ms = now_ms
 
     def number(self, name: str, least: int, most: int) -> int | None:
-        """Return the header's number, clamped to `most`; None if absent or invalid."""
+        """Return the header's number, but at most `most`; None if the header is absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None
@@ -359,7 +361,8 @@ class _HeaderParser:
         return None if number is None or number < least else min(number, most)
 
     def time(self, name: str) -> int | None:
-        """Return the header's time in milliseconds, clamped to now; None if absent or invalid."""
+        """Return the header's time in milliseconds since 1970, but at most the current time; None if the header is
+        absent or invalid."""
         time = self.number(name, 0, self._now_ms + SKEW_MS)
         return None if time is None else min(time, self._now_ms)
 
@@ -375,7 +378,8 @@ class _HeaderParser:
         return Origin(topic, partition, offset, -1 if timestamp is None else timestamp)
 
     def text(self, name: str, pattern: re.Pattern[bytes]) -> str | None:
-        """Return the header's text, or the part of it that the pattern's group matches; None if absent or invalid."""
+        """Return the header's text or, if the pattern has a group, the part that the group matches. None if the header
+        is absent or invalid."""
         value = self.values.get(name)
         if name not in self.values:
             return None

@@ -27,8 +27,8 @@ from fleet_consumer.retry.headers import (
 
 @dataclass(slots=True)
 class RetriedRecord(Record):
-    """A `Record` with its origin's topic, partition and offset. `delivery` says where the record was read; `history` is
-    its retry history.
+    """A `Record` with its origin's topic, partition and offset. `delivery` is the place where the record was read;
+    `history` is its retry history.
 
     Handlers get the same coordinates, timestamp, key, value and headers in every delivery, so that idempotency keys,
     event times and forwarded headers stay valid.
@@ -46,10 +46,8 @@ class SourceRecord(Record):
 
 
 def retried(record: Record, history: RetryHistory) -> RetriedRecord:
-    """Convert a record of a managed topic to the record for the handler.
-
-    `leader_epoch` remains the epoch in the managed topic's partition, because offsets are committed in that partition.
-    """
+    """Convert a record of a managed topic to the record that the handler gets. Its `leader_epoch` is still that of the
+    managed topic's partition, because offsets are committed for that partition."""
     origin = history.origin
     return RetriedRecord(
         origin.topic,
@@ -123,8 +121,8 @@ def route(
 def next_delay(policy: Policy, history: RetryHistory, after_s: float | None, now_ms: int) -> int | None:
     """Return the record's next delay in seconds; None if it is exhausted.
 
-    A delay that the handler requested is rounded up to a delay of the sequence, or down to its longest delay. Such a
-    retry uses up an attempt as well.
+    If the handler requested a delay, the result is the shortest delay of the sequence that is not below the requested
+    delay, or the longest delay if all are shorter. Such a retry uses up an attempt as well.
     """
     if history.attempt >= len(policy.sequence) or _out_of_time(policy, history, now_ms):
         return None

@@ -1,11 +1,10 @@
 """Suppression of duplicate retry publishes: each attempt of a record is handled once per partition of a retry topic.
 
 If a worker dies between the acknowledgement of a retry publish and its own commit, its successor repeats the publish.
-Both copies would run through all remaining attempts. The copies have the same identity and are in the same partition.
-So the reader of this partition remembers identities and skips a copy at a larger offset.
-
-It remembers a window of records. After an assignment, the window is filled with the records just before the committed
-offset. No I/O. Not thread-safe.
+Without suppression, both copies would run through all remaining attempts. The copies have the same identity and are in
+the same partition. So the reader of this partition remembers the identities of the last records, the window, and skips
+a copy at a larger offset. After an assignment, the window is filled with the records just before the committed offset.
+No I/O. Not thread-safe.
 
 Decision: docs/decisions/0013-retry-identity.md.
 """
@@ -17,12 +16,13 @@ from typing import Final, NamedTuple
 from fleet_consumer.retry.headers import Origin, RetryHistory
 
 REBUILD_RECORDS: Final = 1_000
-"""Number of offsets before the committed offset that are read again after an assignment; takes a fraction of a
-second."""
+"""Number of offsets before the committed offset that are read again after an assignment to fill the window. This takes
+a fraction of a second."""
 
 WINDOW_RECORDS: Final = 10_000
-"""Number of records remembered per partition, about 4 MiB. The window must be this large: a successor repeats publishes
-only after the dead worker's session timeout, and until then other workers write to the partition."""
+"""Number of records remembered per partition, about 4 MiB. The window must hold all records that are written to the
+partition between a publish and its repetition. A successor repeats the publish only after the dead worker's session
+timeout, and other workers write to the partition in this time."""
 
 
 class RecordIdentity(NamedTuple):
@@ -60,8 +60,8 @@ class Window:
         self._order: deque[RecordIdentity] = deque()
 
     def duplicate(self, identity: RecordIdentity, offset: int) -> bool:
-        """Remember the record at `offset`. Returns True if a copy of the record was seen at a smaller offset. The same
-        record, read again after a pause of its partition, is not a copy."""
+        """Remember the record at `offset`. Returns True if a copy of the record was seen at a smaller offset. If the
+        same record is read again at the same offset, after a pause of its partition, it is not a copy."""
         first = self._first_seen.get(identity)
         if first is not None and first <= offset:
             return first < offset

@@ -26,7 +26,7 @@ WriteStep = Callable[[bytearray, Any], None]
 
 def decode(cls: Any, version: int, flexible: bool, data: bytes, units: int) -> tuple[Any, int]:
     """Read one structure from the start of `data`. Returns the structure and the next position. `units` limits the
-    elements of all its arrays together (`primitives.allowance`). Raises only MalformedMessage."""
+    number of elements of all its arrays together (see `primitives.allowance`). Raises only MalformedMessage."""
     try:
         with primitives.allowance(units):
             return structure_reader(cls, version, flexible)(data, 0)

@@ -10,8 +10,9 @@ from fleet_consumer.wire.errors import MalformedMessage, UnencodableMessage
 from fleet_consumer.wire.schema import Structure
 
 BYTES_PER_UNIT = 4
-"""A message's array elements may cost one unit per BYTES_PER_UNIT bytes of the message's size limit. A number costs one
-unit; any other element, such as a partition, topic or member, costs four (`primitives.STRUCTURE_COST`)."""
+"""Limits the number of array elements in a message, and so their memory. Elements are counted in units: a number is one
+unit; any other element, such as a partition, topic or member, is four (`primitives.STRUCTURE_COST`). For every
+BYTES_PER_UNIT bytes of its size limit `BYTES_MAX`, a message may have one unit."""
 
 
 class Message(Structure):
@@ -40,8 +41,8 @@ class Message(Structure):
         bytes_max: int | None = None,
     ) -> None:
         super().__init_subclass__()
-        # `dataclass` creates a class with slots twice. The second class gets no arguments, and keeps the constants of
-        # the first.
+        # `dataclass` creates a class with slots twice, so this method is called twice. The second call gets no
+        # arguments; the class then keeps the constants of the first call.
         if api_key is not None:
             cls.API_KEY = api_key
         if versions is not None:

@@ -1,9 +1,9 @@
 """Records of `__consumer_offsets`: committed offsets and group metadata.
 
-A partition of this topic has all data of the groups whose ids hash to the partition, as versioned keys and values. A
-key without a value is a tombstone. Formats follow Kafka's message definitions (`OffsetCommitKey`, `OffsetCommitValue`,
-`GroupMetadataKey`, `GroupMetadataValue`). Records of unknown versions, such as the keys of KIP-848's groups, are kept
-undecoded: records of a newer broker must not make a reader fail.
+Each partition of this topic has all data of the groups whose ids hash to this partition. Keys and values start with a
+version. A key without a value is a tombstone. Formats follow Kafka's message definitions (`OffsetCommitKey`,
+`OffsetCommitValue`, `GroupMetadataKey`, `GroupMetadataValue`). Records of unknown versions, such as the keys of
+KIP-848's groups, are kept undecoded: records of a newer broker must not make a reader fail.
 """
 
 import struct
@@ -86,7 +86,8 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An undecoded record, such as one of an unknown kind or version; `why` gives the reason."""
+    """A record that is not decoded, for example because its kind or version is unknown; `why` is the reason as a
+    text."""
 
     key: bytes | None
     value: bytes | None

@@ -2,7 +2,7 @@
 
 Readers map `(data, position)` to `(value, next position)`; writers append to a bytearray. A reader raises
 MalformedMessage or, if the data ends early, IndexError or struct.error, which `codec` converts to MalformedMessage. No
-reader allocates more memory than its data can fill.
+reader allocates memory for more elements than its data can contain.
 """
 
 import struct
@@ -30,13 +30,14 @@ STRUCTURE_COST: Final = 4
 """Cost of an array element other than a number, in units of the message's `allowance`."""
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""Maximum length of a string. The old encoding has int16 lengths, and Kafka kept the limit in the flexible encoding."""
+"""Maximum length of a string in bytes. The old encoding has int16 lengths, and Kafka kept this limit in the flexible
+encoding."""
 
 VARINT_BYTES_MAX: Final = 5
 """Maximum length of a varint in bytes: an unsigned 32-bit number needs at most five groups of seven bits."""
 
-# Units that further array elements of the current message may cost. The limit is needed because three bytes of a
-# message can become a structure of seventy bytes in memory.
+# The remaining units for array elements of the current message (`allowance`). The limit is needed because three bytes
+# of a message can become a structure of seventy bytes in memory.
 _allowance: Final[ContextVar[list[int]]] = ContextVar("allowance")
 
 _INT16: Final = struct.Struct(">h")

@@ -2,8 +2,8 @@
 
 A declaration follows Kafka's message schema (clients/src/main/resources/common/message): the same field order, names in
 snake case, and the same version ranges, defaults, tags and "ignorable" flags. `codec` compiles it into readers and
-writers. A field that some versions lack needs a default, which becomes the field's value when one of these versions is
-read.
+writers. A field that is missing in some versions needs a default. The field gets this value when a message of such a
+version is read.
 """
 
 import dataclasses
@@ -39,10 +39,11 @@ UUID_KIND: Final = Kind("uuid")
 class FieldSpec:
     """The rules of one field.
 
-    It exists in versions `since` to `until` (None: the last version), and may be null from version `nullable_since` on
-    (None: never). A field with a `tag` is in the tagged section, but only if its value differs from its default. A
-    version that lacks an `ignorable` field omits the field silently. If a version lacks any other field, the field must
-    have its default value.
+    - The field exists in versions `since` to `until` (None: the last version).
+    - The field may be null from version `nullable_since` on (None: never).
+    - A field with a `tag` is in the tagged section, but only if its value differs from its default.
+    - When a version without the field is written, an `ignorable` field is omitted silently. Any other field must then
+      have its default value.
     """
 
     kind: Kind

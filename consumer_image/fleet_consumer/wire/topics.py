@@ -9,8 +9,8 @@ a timestamp. Versions from 9 on only add special timestamps for tiered storage a
 OffsetForLeaderEpoch (23): returns the end offset of a leader epoch in a partition's log (KIP-320). A consumer whose
 offset is beyond this end offset has read records that are no longer in the log.
 
-Fetch (1): returns bytes of a partition's log. Used only to examine unreadable logs; librdkafka reads the records.
-Versions before 10 cannot fetch zstd; later versions only add racks and topic ids.
+Fetch (1): returns bytes of a partition's log. Used only to examine unreadable logs, because librdkafka reads the
+records. Versions before 10 cannot fetch batches compressed with zstd; later versions only add racks and topic ids.
 """
 
 from typing import Final
@@ -157,7 +157,8 @@ class OffsetForLeaderEpochResponse(Response, api_key=23, versions=(2, 4), flexib
 
 
 class OffsetForLeaderPartition(Structure):
-    """The leader refuses the request if `current_leader_epoch` is neither -1 nor the leader's own epoch."""
+    """`current_leader_epoch` is the partition's leader epoch that the client knows, or -1 for no check. The leader
+    refuses the request if its own epoch differs."""
 
     partition: int = int32()
     current_leader_epoch: int = int32(default=-1, ignorable=True)
@@ -182,8 +183,8 @@ class AbortedTransaction(Structure):
 
 
 class FetchablePartitionResponse(Structure):
-    """`records` has whole batches, possibly followed by the beginning of another batch. The first batch contains the
-    requested offset or, if no batch contains this offset, is the next batch after it."""
+    """`records` has whole batches, possibly followed by the beginning of another batch. The first batch is the batch
+    with the requested offset. If no batch has this offset, it is the next batch after the offset."""
 
     partition_index: int = int32()
     error_code: int = int16()

@@ -2,8 +2,8 @@
 refuses.
 
 orjson refuses lone surrogates, and deep nesting that the API server accepts. Anybody may create an object with such
-values, and one such object must not make a whole list unreadable. The choice of the library depends only on the value,
-so equal values have equal digests. An integer beyond 64 bits is read as the nearest float, as in the API server.
+values, and a single such object must not make a whole list unreadable. The choice of the library depends only on the
+value, so equal values have equal digests. An integer beyond 64 bits is read as the nearest float, as in the API server.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """

@@ -28,8 +28,8 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of a collection, of one object (`name`), or of an object's subresource. The namespace None means
-        all namespaces."""
+        """The URL path of a collection, of one object (`name`), or of an object's subresource. If `namespace` is None,
+        the path is for all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if namespace is not None:
@@ -105,8 +105,8 @@ class View:
     """The fields of a kind's objects that are kept. `trim` reduces an object to these fields, and is idempotent.
 
     Anybody may label a ConfigMap or a pod so that the operator's watch selects it, and make it as large as the API
-    server accepts. Such objects cannot fill the operator's memory: each page of a list has a bounded size, and is
-    trimmed before the next page is requested. With `metadata_only`, only metadata is requested.
+    server accepts. Such objects must not fill the operator's memory. Therefore each page of a list has a bounded size,
+    and is trimmed before the next page is requested. With `metadata_only`, only metadata is requested.
     """
 
     trim: Callable[[JsonObject], JsonObject] = _whole

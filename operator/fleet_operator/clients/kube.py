@@ -44,10 +44,10 @@ PAGE_OBJECTS: Final = 5
 """Number of objects in the first page of a list. It is small, because an object can be slightly larger than 1 MiB."""
 PAGE_OBJECTS_MAX: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
-"""Target size of a page. It is small, because parsing a page blocks the event loop for milliseconds."""
+"""Target size of a page in bytes. It is small, because parsing a page blocks the event loop for milliseconds."""
 PAGE_BYTES_MAX: Final = 8 * PAGE_BYTES
-"""Size above which a page is requested again with fewer objects, for example if hundreds of large objects follow small
-ones."""
+"""Size in bytes above which a page is requested again with fewer objects. This happens, for example, if hundreds of
+large objects follow small ones."""
 
 MESSAGE_CHARACTERS_MAX: Final = 1024
 """Maximum length of text from the API server in errors, logs and conditions; longer text is cut."""
@@ -133,7 +133,7 @@ class WatchEvent:
 
 UNTYPED: Final = "failed to create typed patch object"
 """Beginning of the API server's message about an applied object with a field that the schema lacks. The API server
-reports this error as an internal error (500), although a retry cannot succeed."""
+reports this error with status 500, although a retry cannot succeed."""
 
 
 def _error(status: int, text: str, where: str, retry_after: float | None) -> KubeError:
@@ -288,8 +288,8 @@ class KubeClient:
         return await self._call("PUT", path, [("fieldManager", FIELD_MANAGER)], body)
 
     async def merge(self, body: JsonObject) -> JsonObject:
-        """Merge-patch an object, whichever field manager owns the fields. Raises KubeNotFoundError if the object does
-        not exist, and KubeConflictError if its `resourceVersion` differs from the one in `body`."""
+        """Merge-patch an object, even if other field managers own the fields. Raises KubeNotFoundError if the object
+        does not exist, and KubeConflictError if its `resourceVersion` differs from the one in `body`."""
         path = kind_of(body).path(body["metadata"]["namespace"], body["metadata"]["name"])
         query = [("fieldManager", FIELD_MANAGER)]
         return await self._call("PATCH", path, query, body, content_type="application/merge-patch+json")

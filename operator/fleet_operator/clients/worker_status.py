@@ -1,7 +1,7 @@
 """Reads the workers' `/member` endpoint: group membership, errors and work, as each worker reports them.
 
-Workers report the generation, which DescribeGroups does not return. The operator may run where it cannot reach pods, so
-a missing answer is not an error.
+For example, only workers report the generation of a group; DescribeGroups does not return it. The operator may run
+where it cannot reach pods, so a missing answer is not an error.
 """
 
 import logging
@@ -115,7 +115,8 @@ def parse_member(pod: str, body: bytes) -> WorkerObservation | None:
 
 
 def _kind(entry: dict[str, Any]) -> tuple[str, str]:
-    """Convert a failure kind to the reason of a permanent failure, as the API spells it, and the error class."""
+    """Convert a failure kind from a report. Returns the reason of the permanent failure, spelled as in the API, and the
+    error class."""
     return failure_reasons.to_api(_text(entry["reason"])), _text(entry.get("errorClass"))
 
 
@@ -160,13 +161,15 @@ def _in_hand(entry: dict[str, Any]) -> RecordInHand:
 
 
 def _stuck_partitions(entries: Iterable[dict[str, Any]]) -> tuple[StuckPartition, ...]:
-    """Parse stuck partitions. Returns, in this order: the STUCK_MAX oldest stuck partitions, for the status; of the
-    others, the oldest with a reason in `DEPLOYMENT_REASONS`, if any; and up to REPLICAS_MAX further ones, without
-    reason and message.
+    """Parse stuck partitions, and limit their number. The result has, in this order:
 
-    Each stuck partition counts as one worker that must not be removed (planning/scaling/load.py). REPLICAS_MAX stuck
-    partitions prevent any scale-down, so no more are kept. If partitions are omitted, a fleet may still be scaled up,
-    as with unreachable workers.
+    - the STUCK_MAX oldest ones, which the status shows,
+    - of the others, the oldest with a reason in `DEPLOYMENT_REASONS`, if any,
+    - up to REPLICAS_MAX of the others, without reason and message.
+
+    Each stuck partition counts as one worker that must not be removed (planning/scaling/load.py). REPLICAS_MAX of them
+    prevent any scale-down, so no more are kept. If partitions are omitted, a fleet may still be scaled up, as with
+    unreachable workers.
     """
     found = sorted(map(_stuck, entries), key=lambda each: (int(each.since), each.topic, each.partition))
     shown, rest = found[: consumergroup.STUCK_MAX], found[consumergroup.STUCK_MAX :]

@@ -1,8 +1,8 @@
 """Identity and permissions of viewers: TokenReviews and SubjectAccessReviews, with bounded caches.
 
-The API server decides both, so the console shows a user no more than `kubectl get` does. Its answers are cached for
-TOKEN_SECONDS and ACCESS_SECONDS, so a revoked token or a withdrawn permission works no longer than that. If the API
-server does not answer, KubeUnavailableError is raised, and the server shows nothing.
+The API server decides both, so the console shows a user no more than `kubectl get` does. Reviews of tokens are cached
+for TOKEN_SECONDS, reviews of permissions for ACCESS_SECONDS. So a revoked token or a withdrawn permission works no
+longer than that. If the API server does not answer, KubeUnavailableError is raised, and the server shows nothing.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ REVIEWS_AT_ONCE_MAX: Final = 8
 """Maximum number of concurrent TokenReviews. SubjectAccessReviews have a separate limit of the same size, so that
 guessed tokens do not delay signed-in viewers."""
 KNOWN_SECONDS: Final = 86_400.0
-"""Time after which a token that was once valid counts as unknown again."""
+"""Time in seconds after which a token that was once valid counts as unknown again."""
 REFUSALS_MAX: Final = 30
 """Maximum number of refused tokens within REFUSAL_SECONDS. Above this limit, unknown tokens are not reviewed, so that
 guesses do not flood the API server."""
@@ -45,8 +45,8 @@ Review = Callable[[Kind, JsonObject], Awaitable[JsonObject]]
 
 
 class TooManyAttemptsError(Exception):
-    """Too many tokens were refused recently, or one viewer needs too many reviews; the request must be repeated
-    later."""
+    """Too many tokens were refused recently, or one viewer caused too many permission checks. The viewer must repeat
+    the request later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class Expiring(Generic[Value]):
         return len(self._values)
 
     def find(self, key: Hashable) -> tuple[Value] | None:
-        """The unexpired value of a key, in a tuple, because a value may be None; None without a value."""
+        """The value of a key, in a tuple with one element, because a value may be None. Returns None if there is no
+        value, or if it has expired."""
         found = self._values.get(key)
         if found is None or found[0] <= self._clock.monotonic():
             return None
@@ -119,8 +120,8 @@ class Access:
         return await self._once(digest, self._token_slots, lambda: self._try(digest, token))
 
     def _require_few_refusals(self) -> None:
-        """Raise TooManyAttemptsError if unknown tokens that are under review or were refused recently reach
-        REFUSALS_MAX."""
+        """Raise TooManyAttemptsError if there are REFUSALS_MAX or more unknown tokens that are being reviewed now, or
+        were refused within the last REFUSAL_SECONDS."""
         now = self._clock.monotonic()
         self._refusals = [at for at in self._refusals if at > now - REFUSAL_SECONDS]
         if len(self._refusals) + self._trying >= REFUSALS_MAX:
@@ -174,7 +175,7 @@ class Access:
         if found is None:
             self._questions.keep(viewer, counter)
         if next(counter) >= QUESTIONS_MAX:
-            raise TooManyAttemptsError(f"{QUESTIONS_MAX} permissions were checked for you: try again in ten seconds")
+            raise TooManyAttemptsError(f"more than {QUESTIONS_MAX} permission checks for you: try again in ten seconds")
 
     async def _authorize(self, viewer: Viewer, verb: str, kind: Kind, namespace: str) -> bool:
         action = {"verb": verb, "group": kind.group, "version": kind.version, "resource": kind.plural}

@@ -1,8 +1,8 @@
 """The console's copy of the list of fleets, and its reads of the operator's caches.
 
-The caches and observations belong to the operator's event loop, so every read runs on that loop, for microseconds. Rows
-are built when an object changes, from the body that the cache has just parsed. A queue passes the rows to the console's
-thread.
+The caches and observations belong to the operator's event loop. So every read runs on that loop, and takes only
+microseconds. When a ConsumerGroup changes, its row in the list is built from the body that the cache has just parsed. A
+queue passes the rows to the console's thread.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ class Facts:
     cluster: JsonObject | None = None
 
     def seen(self, now: float) -> ClusterObservation | None:
-        """The observation as reconciles use it: marked unreachable if its observer hangs, and not `current` if the
-        KafkaCluster's connection has been edited since."""
+        """The observation as reconciles use it. If its observer hangs, it is marked as unreachable. If the
+        KafkaCluster's connection has been edited since the observation, it is marked as not `current`."""
         if self.observation is None or self.cluster is None:
             return self.observation
         try:
@@ -99,7 +99,8 @@ class Board:
     _namespaces: tuple[int, list[str]] = (-1, [])
 
     def take(self, changes: deque[tuple[Key, FleetRow | None]], now: float) -> None:
-        """Apply changes, oldest first, and record the numbers of scaled fleets for plots. `now` is in epoch seconds."""
+        """Apply changes, oldest first. For each scaled fleet, also record the values that are plotted, such as its lag
+        and its number of workers. `now` is in epoch seconds."""
         while changes:
             key, row = changes.popleft()
             self.version += 1

@@ -11,19 +11,19 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 1.0
 WAITING_MAX: Final = 2
-"""Maximum number of fragments that wait for a slow viewer. One more ends the viewer's stream; the browser opens a new
-stream."""
+"""Maximum number of fragments that wait for a slow viewer. If another fragment comes, the viewer's stream ends, and the
+browser opens a new stream."""
 STREAMS_MAX: Final = 200
 VIEWER_STREAMS_MAX: Final = 10
 TICK_BUDGET_SECONDS: Final = 0.3
-"""Time after which a round of rendering pauses until the next tick, which begins with the remaining pages. Many open
-pages therefore slow down each other, but not the operator."""
+"""Time in seconds after which a round of rendering pauses until the next tick. The next tick begins with the remaining
+pages. Many open pages therefore slow down each other, but not the operator."""
 
 Render = Callable[[], Awaitable[str | None]]
 
 
 class TooManyStreamsError(Exception):
-    """The console already has STREAMS_MAX open streams, or the viewer has VIEWER_STREAMS_MAX."""
+    """A limit of open streams is reached: STREAMS_MAX of the whole console, or VIEWER_STREAMS_MAX of the viewer."""
 
 
 @dataclass(eq=False, slots=True)

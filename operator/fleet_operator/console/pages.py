@@ -21,14 +21,14 @@ from fleet_operator.planning.observation import ClusterObservation
 
 TABS: Final = {"": "Fleet", "retries": "Retries", "scaling": "Scaling", "backfills": "Backfills"}
 PLOT_SECONDS: Final = 10.0
-"""Interval at which plots are redrawn, with the time axis moved on, if no value changes."""
+"""Interval in seconds at which plots are redrawn even if no value has changed, so that the time axis moves on."""
 STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript"}
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page. Pages with equal `key` have the same content. `render` returns the live part; None if the fleet was
-    deleted."""
+    """A page. Pages with equal `key` have the same content. `render` returns the part of the page that is updated while
+    the page is open; None if the fleet was deleted."""
 
     key: Hashable
     title: str
@@ -53,8 +53,8 @@ class Pages:
         return self._environment.render_template(template, **context)
 
     def list_page(self, query: ListQuery, namespaces: frozenset[str] | None, *, cut: bool) -> Page:
-        """The list of fleets in these namespaces (None: all). `cut`: some namespaces were not checked for
-        permissions."""
+        """The list of fleets in these namespaces (None: all). `cut`: the viewer's permissions were not checked in all
+        namespaces, because there are too many."""
         made: tuple[int, str] | None = None
 
         async def render() -> str:
@@ -89,8 +89,8 @@ class Pages:
     async def _context(
         self, key: Key, tab: str, facts: Facts, backfills: bool
     ) -> tuple[Hashable, Callable[[], dict[str, Any]]]:
-        """A value that changes with anything a tab shows, except observed values, and a function that returns the tab's
-        template variables."""
+        """Returns a version and a function. The version changes with everything that the tab shows, except observed
+        values. The function returns the variables of the tab's template."""
         body, observation = facts.body, facts.seen(self._clock.wall())
         trust = (observation.reachable, observation.current) if observation is not None else None
         version: Hashable = (body["metadata"]["resourceVersion"], trust)

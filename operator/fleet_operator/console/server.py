@@ -5,7 +5,7 @@ It has its own thread and event loop, so that slow viewers never delay the opera
 
 A viewer is identified by a bearer token in the header Authorization, as oauth2-proxy sends it, or by a session cookie.
 `access` checks the viewer for each request, and before each fragment of a stream. Permission for a namespace is checked
-before a fleet is read, so that nobody without it learns if the fleet exists.
+before a fleet is read, so that nobody without this permission learns if the fleet exists.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ BODY_BYTES_MAX: Final = 32_768
 WRITE_SECONDS: Final = 10.0
 """Timeout for sending one fragment to a viewer."""
 CHECK_SECONDS: Final = 5.0
-"""Longest time between two checks that an open page's viewer still has permission. After each check, data or a comment
-is sent, which keeps proxies from closing the connection."""
+"""Longest time in seconds between two checks that the viewer of an open page still has permission. After each check, a
+fragment or a comment is sent, so that proxies do not close the idle connection."""
 ANSWER_SECONDS: Final = 30.0
 """Timeout for sending a complete response that is not a stream, or the end of a stream."""
 BODY_SECONDS: Final = 10.0
@@ -140,7 +140,8 @@ class ConsoleServer:
             await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.Protocol:
-        """Create the protocol handler of a new connection; above CONNECTIONS_MAX, one that closes the connection."""
+        """Create the protocol handler of a new connection. If there are already CONNECTIONS_MAX connections, the
+        handler only closes the new one."""
         server = self._runner.server if self._runner is not None else None
         return server() if server is not None and len(server.connections) < CONNECTIONS_MAX else _Full()
 
@@ -303,9 +304,9 @@ class ConsoleServer:
         self, request: web.Request, answer: web.StreamResponse, stream: Stream, seen: tuple[Viewer, Page]
     ) -> None:
         """Send fragments until the viewer leaves, is too slow, or loses permission. The permission is checked before
-        each fragment. At the end, the event `end` makes the browser reload the page. If the event is missing, as after
-        a loss of leadership, the browser keeps the page and tries to open a new stream. Raises ConnectionError,
-        TimeoutError, KubeError and TooManyAttemptsError, without sending `end`."""
+        each fragment. A stream normally ends with the event `end`, which makes the browser reload the page. After a
+        loss of leadership, the event is not sent: the browser then keeps the page and tries to open a new stream.
+        Raises ConnectionError, TimeoutError, KubeError and TooManyAttemptsError, without sending `end`."""
         while not stream.dropped.is_set():
             fragment = None
             with suppress(TimeoutError):
@@ -331,7 +332,7 @@ class ConsoleServer:
 
 
 class _Full(asyncio.Protocol):
-    """Closes a new connection above CONNECTIONS_MAX."""
+    """Protocol handler that only closes its connection, because there are already CONNECTIONS_MAX others."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -367,8 +368,8 @@ def _can_be(namespace: str, name: str) -> bool:
 
 
 def _require_same_origin(request: web.Request) -> str:
-    """Refuse a POST that another site's page makes a browser send (CSRF). Returns the scheme of the console's own
-    URL."""
+    """Refuse a POST request that a page of another site made the browser send (CSRF). Returns the scheme of the
+    console's own URL."""
     try:
         origin = urlsplit(request.headers.get("Origin", ""))
     except ValueError:

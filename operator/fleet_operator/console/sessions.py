@@ -11,8 +11,8 @@ SESSION_SECONDS: Final = 8 * 3600.0
 """Time after which a user must sign in again, even if the token is valid for longer."""
 SESSIONS_MAX: Final = 10_000
 USER_SESSIONS_MAX: Final = 20
-"""Maximum number of sessions of one user, who may be a team's shared service account. One more session ends the user's
-oldest session."""
+"""Maximum number of sessions of one user; a further sign-in ends the user's oldest session. The user may be a service
+account that a team shares."""
 ID_BYTES: Final = 32
 
 

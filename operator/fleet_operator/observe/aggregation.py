@@ -25,15 +25,15 @@ from fleet_operator.planning import observation
 from fleet_operator.planning.observation import OpenTransaction
 
 HISTORY_SAMPLES_MAX: Final = 16
-"""Largest number of end offset samples per partition: enough for precise interpolation over minutes, and rough
-interpolation over hours."""
+"""Largest number of end offset samples that are kept of each partition. They allow precise interpolation over minutes,
+and rough interpolation over hours."""
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 NOT_OBSERVED: Final = "NotObserved"
 """Reason of a group for which a poll got neither an answer nor an error."""
 NOT_CLASSIC: Final = "GroupProtocolNotClassic"
-"""Reason of a group that does not use the classic protocol (KIP-848, share groups). DescribeGroups reports such a group
-as not existing."""
+"""Reason of a group that does not use the classic group protocol, such as a KIP-848 consumer group or a share group.
+DescribeGroups reports such a group as not existing."""
 CLASSIC_TYPES: Final = frozenset({"", "classic"})
 """Group types that ListGroups returns and DescribeGroups can describe. Brokers before Kafka 3.8 return no type."""
 RETRY_INFIX: Final = naming.retry_topic("", "").removeprefix(naming.RESERVED_PREFIX)
@@ -164,8 +164,8 @@ def commits_code(group: OffsetFetchResponseGroup) -> int:
 
 
 def positions(response: OffsetFetchResponse) -> dict[str, Offsets | str]:
-    """The committed offsets of each group, or the reason of the group's error. An error in one partition makes all
-    offsets of the group unknown, because an omitted partition would count as having no commit."""
+    """The committed offsets of each group, or the reason of the group's error. If one partition has an error, all
+    offsets of the group are unknown: a partition that is left out would count as a partition without a commit."""
     found: dict[str, Offsets | str] = {}
     for group in response.groups:
         if code := commits_code(group):
@@ -293,9 +293,9 @@ def _add_sample(
 ) -> tuple[observation.OffsetSample, ...]:
     """Add a sample. If there are then more than HISTORY_SAMPLES_MAX, drop every second sample of the older half.
 
-    Of consecutive samples with equal offsets, the first and the last are kept. The pair shows that no record arrived in
-    between, so an interpolation does not spread later records over an idle hour. A lower offset shows a recreated
-    topic, and discards the earlier samples.
+    Of consecutive samples with equal offsets, the first and the last are kept. Such a pair shows that no record arrived
+    between the two times, so an interpolation does not spread later records over an idle hour. A lower offset than
+    before shows that the topic was recreated; the earlier samples are then dropped.
     """
     if samples and new.end_offset < samples[-1].end_offset:
         return (new,)

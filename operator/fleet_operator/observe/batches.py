@@ -22,8 +22,8 @@ from fleet_consumer.wire.topics import ListOffsetsPartition, ListOffsetsRequest,
 T = TypeVar("T")
 
 GROUPS_PER_REQUEST_MAX: Final = 500
-"""Largest number of groups in one request. The limit keeps the size of responses, which list every member's
-subscription and assignment, to a few MiB."""
+"""Largest number of groups in one request. The limit keeps responses below a few MiB, because they contain the
+subscription and assignment of every member."""
 PARTITIONS_PER_REQUEST_MAX: Final = 20_000
 COMMIT_BYTES: Final = 80
 """Upper bound in bytes of one commit's record in `__consumer_offsets`, not counting names and metadata."""
@@ -59,10 +59,11 @@ def describe_requests(groups: Iterable[str]) -> list[DescribeGroupsRequest]:
 
 
 def offset_fetch_requests(partitions: Mapping[str, Mapping[str, int] | None]) -> list[OffsetFetchRequest]:
-    """Build OffsetFetch requests for the groups of one coordinator. `partitions` has each group's partition counts,
-    keyed by topic, or None to request all commits of the group.
+    """Build OffsetFetch requests for the groups of one coordinator.
 
-    `require_stable` is false, because a pending transaction must not make the group's position unknown.
+    `partitions` has for each group the partition counts of the topics to request, keyed by topic; None requests all
+    commits of the group. `require_stable` is false: with it, brokers would not return a commit while a transaction is
+    pending.
     """
     asked = (OffsetFetchRequestGroup(group_id=name, topics=_topics(counts)) for name, counts in partitions.items())
     return [OffsetFetchRequest(groups=part) for part in chunks(asked, GROUPS_PER_REQUEST_MAX)]
@@ -78,7 +79,8 @@ def _topics(counts: Mapping[str, int] | None) -> tuple[OffsetFetchRequestTopics,
 def offset_commit_requests(group_id: str, offsets: Mapping[Partition, int], metadata: str) -> list[OffsetCommitRequest]:
     """Build OffsetCommit requests without a generation, which brokers refuse while the group has members.
 
-    The coordinator appends each request as one batch, so COMMIT_BYTES_MAX keeps this batch below the topic's limit.
+    The coordinator appends each request as one batch to `__consumer_offsets`; COMMIT_BYTES_MAX keeps the batch below
+    that topic's limit.
     """
     requests, part, size, count = list[OffsetCommitRequest](), dict[str, list[OffsetCommitRequestPartition]](), 0, 0
     for (topic, number), offset in offsets.items():

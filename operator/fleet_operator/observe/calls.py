@@ -1,7 +1,7 @@
 """The calls of a poll: reuses repeated requests, waits for calls, and reads responses. Used by one thread.
 
-Most groups do not change between polls, so the same request gets a response with the same bytes. Then the previous
-response object is reused, and the bytes are not decoded again.
+Most groups do not change between polls, so the response to the same request often has the same bytes. Then the bytes
+are not decoded again, and the previous response object is reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -94,7 +94,7 @@ class Questions:
     starts: list[Call[ListOffsetsResponse]] = field(default_factory=list)
     ends: dict[bool, list[Call[ListOffsetsResponse]]] = field(default_factory=lambda: {False: [], True: []})
     highs: list[Call[ListOffsetsResponse]] = field(default_factory=list)
-    """Calls for high watermarks, to compare them with the last stable offsets that `ends` requests."""
+    """Calls for high watermarks. They are compared with the last stable offsets from `ends`."""
     others: list[tuple[Call[Any], Callable[[Any], None]]] = field(default_factory=list)
     """Calls for settings, each with a function that records the response."""
     managed: set[str] = field(default_factory=set)

@@ -16,8 +16,8 @@ class Observed:
     """A new observation and its changes.
 
     - `seconds`: duration of the poll; None for a state poll.
-    - `cluster`: True if facts about the cluster itself have changed; `lost`: True if the cluster became unreachable, or
-      is unreachable for a new reason.
+    - `cluster`: True if facts about the cluster itself have changed. `lost`: True if the cluster became unreachable, or
+      is unreachable for a different reason than before.
     - `groups`: the groups that have changed; the value is False if only offsets have changed.
     """
 
@@ -36,7 +36,8 @@ def compare(
     *,
     first: Iterable[str] = (),
 ) -> Observed:
-    """Find the changes in an observation of the `polled` groups; those in `first` count as changed in any case.
+    """Find the changes from observation `before` to observation `after`. Only the `polled` groups are compared; the
+    groups in `first` count as changed in any case. `seconds`: duration of the poll.
 
     An unconfirmed outage does not count as a change: it is recorded in the observation, but the listener is not
     notified.
@@ -107,8 +108,8 @@ def _shape(group: GroupObservation) -> tuple[object, ...]:
 
 
 def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
-    """The urgent facts of a retry flow. Numbers of waiting and due records are urgent only without workers. With
-    workers, these numbers change at every poll and are treated like lag."""
+    """The urgent facts of a retry flow. If the flow has no workers, it is also urgent that records wait or are due.
+    With workers, the numbers of these records change at every poll and are treated like lag."""
     unattended = () if retry.members else (retry.waiting and 1, retry.due_lag and 1)
     topics = {name: (topic.partitions, topic.configs, topic.error) for name, topic in retry.topics.items()}
     return (
@@ -124,8 +125,12 @@ def _retry_shape(retry: RetryObservation) -> tuple[object, ...]:
 
 
 def moved(before: GroupObservation | None, after: GroupObservation) -> bool:
-    """True if offsets have changed: committed or log end offsets, the partitions whose commit is beyond the log end or
-    whose log end is unknown, or the counts of the retry flow."""
+    """True if anything about a group's offsets has changed:
+
+    - committed offsets or log end offsets,
+    - the partitions whose commit is beyond the log end, or whose log end is unknown,
+    - the numbers of waiting and due records in the retry flow.
+    """
     if before is None or before.beyond_end != after.beyond_end or before.missing_ends != after.missing_ends:
         return True
     if (before.committed, before.end_offsets) != (after.committed, after.end_offsets):

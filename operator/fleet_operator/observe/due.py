@@ -1,16 +1,16 @@
-"""Determines due times of the records in a retry topic from offsets for times (ListOffsets). Pure.
+"""Determines due times of the records in a retry topic. Pure.
 
 A record is due at its append time plus its topic's delay, so the records of a partition become due in order. Kafka has
-no request for the append time of a given offset. ListOffsets returns the offset and append time of the first record
-appended at or after a given time. With ListOffsets the operator finds:
+no request for the append time of a given offset. But for a given time, ListOffsets returns the first record that was
+appended then or later, with its offset and append time. With such requests, two records of each partition are found:
 
-- the frontier, which is the first record that is not due, with a request for `now - delay`. Until this record is due,
-  the answer would be the same, so no further request is needed for the partition.
-- the append time of the head, which is the first waiting record of a partition with overdue records, by bisection.
-  While the head is the same record, the bounds of its append time stay valid, so the next poll continues the search.
+- The frontier: the first record that is not due. A request for the time `now - delay` finds it. No further request is
+  needed for the partition until the frontier's record is due, because the answer would be the same.
+- The head: the first waiting record. If it is overdue, its append time is found by bisection. The bounds of the append
+  time stay valid while the partition has the same head, so the next poll continues the search.
 
-If the clock of a new leader is behind its predecessor's clock, append times decrease. The due lag is wrong until the
-affected records are handled. Times are epoch milliseconds, as in the protocol.
+If the clock of a new leader is behind the clock of the previous leader, append times decrease. The due lag is then
+wrong until the affected records have been handled. Times are epoch milliseconds, as in the protocol.
 
 Decision: docs/decisions/0016-due-lag.md.
 """
@@ -21,12 +21,13 @@ from typing import Final, NamedTuple
 
 FIRST_STEP_MS: Final = 1_000
 STEP_FACTOR: Final = 8
-"""The search for a head's append time steps back in time until a step is earlier than the head. The first step is
-FIRST_STEP_MS, which is small, because most overdue heads are young. Each further step is STEP_FACTOR times as long."""
+"""The search for a head's append time begins with steps back in time, until it has reached a time before the head. The
+first step is FIRST_STEP_MS, which is small, because most overdue heads are young. Each further step is STEP_FACTOR
+times as long."""
 COARSE_MS: Final = 1_000
 COARSE_SHARE: Final = 16
-"""A poll ends its search for a head when the append time is known to within COARSE_MS, or 1/COARSE_SHARE of the time
-for which the head has been due, whichever is longer."""
+"""Precision of the append time at which a poll ends its search for a head. COARSE_MS is enough, and so is
+1/COARSE_SHARE of the time for which the head has been due; the larger of the two applies."""
 
 
 def position(committed: int | None, start: int, end: int) -> int:
@@ -64,8 +65,9 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Bounds `low` and `high` of the append time of a partition's head, the record at `offset`. `low` is None until a
-    probe has found the head or an older record. Until then, the next probe is `step_ms` before `high`."""
+    """The head of a partition, which is the record at `offset`, with the bounds `low` and `high` of its append time.
+    `low` is None until a probe has found the head or an older record. Until then, the next probe is `step_ms` before
+    `high`."""
 
     offset: int
     low: int | None
@@ -123,8 +125,9 @@ def learn(of: Head, asked_ms: int, found: Found | None) -> Head:
 
 
 def searched(heads: Mapping[tuple[str, int], tuple[Head, int]]) -> dict[tuple[str, int], Head]:
-    """The heads of one group whose bounds must be narrowed: each may be the record that became due first. `heads` has
-    all heads of the group, each with the delay of its topic."""
+    """The heads of one group whose bounds must still be narrowed. Each of them may be the record that became due first;
+    the other heads became due later, or their append time is known. `heads` has all heads of the group, each with the
+    delay of its topic in milliseconds."""
     if not heads:
         return {}
     first = min(found.high + delay_ms for found, delay_ms in heads.values())

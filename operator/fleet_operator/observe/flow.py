@@ -1,7 +1,8 @@
 """Keeps the state of all retry flows between polls, and makes observations from this state.
 
 This module has no I/O and no clock: `poll` sends the requests that are built here, and passes the answers back. Used by
-the observer's thread. If a partition has no answer, its numbers and all sums that include them are unknown.
+the observer's thread. If there is no answer for a partition, its numbers are unknown, and so are all sums with these
+numbers.
 
 DescribeConfigs is the costliest request, because a broker builds a topic's whole configuration even for one setting.
 Therefore settings are read only about once a minute.
@@ -89,8 +90,8 @@ SEARCH_ROUNDS_MAX: Final = 8
 """Largest number of rounds in one poll's search for overdue heads. Two steps back and five bisections find most append
 times to within a second."""
 PROBES_PER_ROUND_MAX: Final = 20_000
-"""Largest number of heads that are probed in one round. Heads above this number keep their present upper bounds, so
-their reported overdue time is too short."""
+"""Largest number of heads that are probed in one round. The other heads keep their upper bounds, so they seem to be
+overdue for a shorter time than they are."""
 
 
 class Span(NamedTuple):
@@ -108,7 +109,7 @@ class Span(NamedTuple):
 
 
 Spans = Mapping[Partition, Span | None]
-"""The span of each partition of one group's flow; None if an offset is unknown."""
+"""For each partition of one group's flow, its span; None if one of the partition's offsets is unknown."""
 Ask = Callable[[Mapping[Partition, int]], Mapping[Partition, Found | None]]
 """A function that requests offsets for times (ListOffsets). The result omits partitions whose broker does not
 answer."""
@@ -132,8 +133,8 @@ class FlowMemory:
     _beyond: dict[Partition, int] = field(default_factory=dict)
     """Committed offsets that were beyond the log end offset at the last poll."""
     _uncommitted: dict[Partition, int] = field(default_factory=dict)
-    """For each partition without a commit, the log start offset when it was first read. All records from this offset on
-    were waiting, even those that have been deleted since."""
+    """For each partition without a commit, its log start offset at the first read. All records from this offset on were
+    waiting, including records that have been deleted since."""
     _missed: dict[str, float] = field(default_factory=dict)
     """Managed topics that were missing in the last poll, each with the time since which it has been missing (epoch
     seconds)."""
@@ -178,8 +179,8 @@ class FlowMemory:
         return found
 
     def _span(self, key: Partition, committed: Offsets | None, ends: Offsets, delay_ms: int) -> Span | None:
-        """The span of one partition. A commit beyond the log end counts only if two consecutive polls observe it,
-        because commit and log end are read by two requests and may change between them."""
+        """The span of one partition. A commit beyond the log end counts only if two consecutive polls observe it: the
+        commit and the log end are read by two requests, and may change in between."""
         end, start = ends.get(key), self.starts.get(key[0], {}).get(key)
         if end is None or committed is None:
             return None
@@ -250,8 +251,8 @@ class FlowMemory:
             self._heads[key] = due.head(self._heads.get(key), self._earlier_frontiers.get(key), span.position, latest)
 
     def probes(self, flows: Iterable[Spans], now_ms: int, *, first: bool) -> dict[Partition, int]:
-        """The request times (ListOffsets) of the next round. The first round probes all `searched` heads, later rounds
-        only `coarse` heads."""
+        """The request times (ListOffsets) of the next round. The first round probes all heads that `due.searched`
+        returns; later rounds probe only those whose bounds are still `coarse`."""
         asked: dict[Partition, int] = {}
         for spans in flows:
             heads = {
@@ -330,11 +331,11 @@ class FlowMemory:
         )
 
     def _told(self, name: str, seen: TopicObservation | None, held: Collection[str], now: float) -> bool:
-        """True if it is certain that a topic exists or was deleted.
+        """True if a topic is known to exist, or is known to be deleted.
 
-        A missing topic counts as deleted if the group has no commits for the topic (Kafka deletes them with the topic),
-        and if polls have missed the topic for GONE_SECONDS, because a broker's metadata may be outdated. The time also
-        applies at the first poll, after an outage, and after a change by the operator.
+        A missing topic counts as deleted under two conditions. The group has no commits for the topic; Kafka deletes
+        these commits with the topic. And polls have missed the topic for GONE_SECONDS, because a broker's metadata may
+        be outdated. This time must also pass at the first poll, after an outage, and after a change by the operator.
         """
         if seen is None or seen.error is None:
             self._missed.pop(name, None)
@@ -349,7 +350,8 @@ class FlowMemory:
         return ManagedTopic(partitions=seen.partitions, configs=self.settings.known(name), waiting=waiting)
 
     def _oldest_at(self, key: Partition) -> float | None:
-        """Append time (epoch seconds) of a partition's first waiting record, or a lower bound; None if unknown."""
+        """Append time (epoch seconds) of a partition's first waiting record. If only bounds of this time are known, the
+        lower bound; None if that is unknown too."""
         head, last = self._heads.get(key), self._frontiers.get(key)
         append_ms = head.low if head is not None else last.append_ms if last is not None else None
         return None if append_ms is None else append_ms / 1000

@@ -26,16 +26,18 @@ GROUP_UNCONFIRMED_SECONDS: Final = 15.0
 leader may be moving to another broker."""
 DENSE_SECONDS: Final = 25.0
 SPARSE_SECONDS: Final = 15.0
-"""Of the samples older than DENSE_SECONDS, about one per SPARSE_SECONDS is kept."""
+"""Age in seconds up to which all samples are kept (DENSE_SECONDS). Of older samples, about one per SPARSE_SECONDS is
+kept."""
 SAMPLES_SECONDS: Final = 90.0
 SLOW_SAMPLES_SECONDS: Final = 900.0
 SLOW_SPARSE_SECONDS: Final = 60.0
 FEW_RECORDS: Final = 20
-"""If fewer than FEW_RECORDS arrive for a group within SAMPLES_SECONDS, samples are kept for SLOW_SAMPLES_SECONDS,
-because a rate from few records is unreliable. Of the older samples, one per SLOW_SPARSE_SECONDS is kept."""
+"""Samples are normally kept for SAMPLES_SECONDS. If fewer than FEW_RECORDS records arrive for a group in this time, a
+rate would be unreliable. Then samples are kept for SLOW_SAMPLES_SECONDS; of those older than SAMPLES_SECONDS, about one
+per SLOW_SPARSE_SECONDS is kept."""
 SAMPLES_GAP_SECONDS: Final = 30.0
-"""Longest time in seconds between two samples. After a longer gap, the earlier samples are discarded: records that
-arrive after an outage may have waited at their producers, so their number shows no rate."""
+"""Longest time in seconds between two samples. After a longer gap, the earlier samples are dropped. Records that arrive
+after an outage may have waited at their producers, so a rate cannot be computed from their number."""
 
 TRANSITIONS_MAX: Final = 10
 NAMED_MAX: Final = 4
@@ -53,8 +55,9 @@ def observe_group(
     spans: Spans,
     now: float,
 ) -> GroupObservation:
-    """Build the observation of a main group and its retry flow. Either may be known while the other is unknown. `last`:
-    the newest observation, perhaps from a state poll; `spans`: offsets of the retry flow; `now`: epoch seconds.
+    """Build the observation of a main group and its retry flow. Either may be known while the other is unknown.
+
+    `last`: the newest observation, perhaps from a state poll; `spans`: offsets of the retry flow; `now`: epoch seconds.
     """
     group = aggregate_group(facts[subscription.group_id], last, now)
     if group.failed_records is None and subscription.failed_topic:
@@ -68,9 +71,9 @@ def observe_group(
 def count_failed(facts: GroupFacts) -> tuple[int, int] | tuple[None, None]:
     """The number of records in the failed topic, and the sum of its end offsets.
 
-    Both are None if an offset is missing, or if a partition's log start offset is beyond its end offset, because the
-    sum would then be too low. This happens after the topic is recreated, because start offsets are read less often than
-    end offsets.
+    Both are None if an offset is missing. They are also None if a partition's log start offset is beyond its end
+    offset, because the sum would be too low. This happens after the topic was recreated, because start offsets are read
+    less often than end offsets.
     """
     ends, starts = facts.failed.ends, facts.failed.starts
     whole = len(ends) == facts.failed_partitions > 0 and ends.keys() <= starts.keys()
@@ -135,7 +138,8 @@ def extend_samples(group: GroupObservation, last: GroupObservation | None) -> tu
 
 
 def _arrived(known: tuple[ProgressSample, ...], newest: ProgressSample) -> int:
-    """The number of records that arrived in the last SAMPLES_SECONDS, or 0 without a sample that is at least as old."""
+    """The number of records that arrived since the newest sample that is at least SAMPLES_SECONDS old; 0 without such a
+    sample."""
     begin = next((sample for sample in reversed(known) if newest.at - sample.at >= SAMPLES_SECONDS), None)
     if begin is None:
         return 0
@@ -193,9 +197,9 @@ def extend_transitions(
 ) -> tuple[GroupTransition, ...]:
     """Add the transitions that follow from a new observation by a poll or a state poll.
 
-    The history is built here and not from statuses, because statuses are not written for each observation and would
-    miss short states. `passed` is a state that the broker reported just before `state`. Times are rounded to ms, as in
-    the status.
+    The transitions are found here and not by comparing statuses: a status is not written for each observation, so short
+    states would be missed. `passed` is a state that the broker reported just before `state`. Times are rounded to ms,
+    as in the status.
     """
     at = round(now, 3)
     known = last.transitions if last is not None else ()

@@ -31,7 +31,8 @@ REASON: Final = "the operator visits the empty group, so that its commits do not
 
 class VisitOutcome(StrEnum):
     """Result of a visit. `KEPT`: the operator has joined and left, and all commits still exist. `NOT_EMPTY`,
-    `NO_COMMITS`: the operator has not joined. `COMMITS_LOST`: a commit that existed before the join is missing."""
+    `NO_COMMITS`: the operator has not joined, because the group is not empty or has no commits. `COMMITS_LOST`: a
+    commit that existed before the join is now missing."""
 
     KEPT = "Kept"
     NOT_EMPTY = "NotEmpty"

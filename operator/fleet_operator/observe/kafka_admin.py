@@ -157,8 +157,9 @@ class KafkaAdmin:
     def delete_flow(self, group: ConsumerGroup, *, had_retries: bool, partly: bool) -> FlowRemoval:
         """Delete the topics and groups that `spec.deletion` selects, except topics with waiting records.
 
-        Unless `partly`, nothing is deleted while any record waits, because a retry may publish it to another topic of
-        the flow. Topics are deleted first, because the commits of the groups show which topics are drained.
+        While any record waits, nothing is deleted without `partly`, because a retry may publish the record to another
+        topic of the flow. With `partly`, the topics without waiting records are deleted. Groups are deleted after their
+        topics, because their commits show which topics are drained.
         """
         removal = FlowRemoval()
         known = self._client.metadata(None, timeout_s=CALL_SECONDS).topics
@@ -273,10 +274,11 @@ class KafkaAdmin:
         marker: str,
         topic_ids: Mapping[str, str] | None = None,
     ) -> OffsetsSet:
-        """Commit offsets of an empty group with the marker as metadata, and read the commits back. Raises KafkaError.
+        """Commit offsets for an empty group, and read the commits back. Raises KafkaError.
 
-        With `previous`, no offset is set if another program has committed since the `previous` offsets were read. With
-        `topic_ids` too, no offset is set if one of these topics was recreated.
+        If `previous` is given, no offset is set if another program has committed since these offsets were read. If
+        `topic_ids` is also given, no offset is set if one of these topics was recreated. `marker`: the metadata of the
+        commits, by which a repeated call recognizes the offsets that it has already set.
         """
         client = self._client
         found = live_reads.read_wanted_commits(client, group_id, wanted)

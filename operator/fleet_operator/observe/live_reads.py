@@ -65,8 +65,9 @@ def read_group(
 ) -> GroupOffsets:
     """Read the group, its commits in these topics, and the log offsets of these topics.
 
-    With `read_committed`, ends are last stable offsets. Ends are read before offsets for times. A partition without a
-    record at or after the time uses its end offset, so a record that arrives between the two requests is not skipped.
+    With `read_committed`, the end offsets are last stable offsets. End offsets are read before offsets for times: a
+    partition without a record at or after the time uses its end offset, and a record that arrives between the two
+    requests must not be skipped.
     """
     coordinator = find_coordinator(client, group_id)
     described = describe(client, coordinator, group_id)
@@ -132,8 +133,8 @@ def read_topic(client: NetworkClient, question: RangeQuestion) -> TopicOffsets:
     """Read the partitions and offsets of a topic.
 
     Ends are read before offsets for times, as in `read_group`. With `read_committed`, the high watermark is also read,
-    before the last stable offset. Records between the two offsets are then held back by an open transaction, and have
-    not merely arrived between the requests.
+    before the last stable offset. Records between the two offsets are therefore held back by an open transaction. In
+    the opposite order, they might only have arrived between the two requests.
     """
     metadata, known = _topics(client, (question.topic, *question.others))
     unknown = tuple(topic for topic in question.others if topic not in known)
@@ -188,8 +189,9 @@ def read_times(client: NetworkClient, led: Led, time_ms: int, *, read_committed:
 
 
 def read_offsets_topic(client: NetworkClient) -> ClusterObservation:
-    """Observe only the brokers, their settings for `__consumer_offsets`, and this topic. Each broker returns its own
-    settings. Raises the error of the first broker that does not answer.
+    """Observe only the brokers, their settings for `__consumer_offsets`, and this topic.
+
+    Each broker returns its own settings. Raises the error of the first broker that does not answer.
     """
     metadata = client.metadata((batches.OFFSETS_TOPIC,), timeout_s=CALL_SECONDS)
     error = aggregation.topics(metadata)[batches.OFFSETS_TOPIC].error
@@ -220,9 +222,10 @@ def _topics(client: NetworkClient, names: Iterable[str]) -> tuple[MetadataRespon
 
 
 def _other_type(client: NetworkClient, coordinator: BrokerAddress, group_id: str) -> ListedGroup | None:
-    """A group's entry in ListGroups if the group does not use the classic protocol, otherwise None. DescribeGroups
-    describes a KIP-848 group as `Dead`, like a missing group; only ListGroups, with the group's type, distinguishes
-    them. Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
+    """A group's entry in ListGroups if the group does not use the classic protocol, otherwise None.
+
+    DescribeGroups describes a KIP-848 group as `Dead`, like a missing group; only ListGroups, with the group's type,
+    distinguishes them. Sources: KIP-848, `GroupMetadataManager.describeGroups` ("is not a classic group").
     """
     listed = client.call(coordinator, ListGroupsRequest(), timeout_s=CALL_SECONDS)
     if listed.error_code:

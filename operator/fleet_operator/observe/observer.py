@@ -1,6 +1,7 @@
-"""The thread that observes one Kafka cluster and runs the operator's actions on the cluster. Only this thread uses its
-`NetworkClient`. The event loop passes subscriptions and actions to the thread, and wakes it. The thread passes
-observations to `publish`, which must be safe to call from this thread.
+"""The thread that observes one Kafka cluster and runs the operator's actions on the cluster.
+
+Only this thread uses its `NetworkClient`. The event loop passes subscriptions and actions to the thread, and wakes it.
+The thread passes observations to `publish`, which must be safe to call from this thread.
 """
 
 import logging
@@ -37,10 +38,10 @@ REFUSED_SECONDS: Final = 30.0
 """Shortest interval in seconds between polls while the cluster refuses the operator's credentials, because frequent
 attempts lock accounts and fill the brokers' logs."""
 FAILED_PART_FACTOR: Final = 5.0
-"""Shortest pause after a failed poll of a group part, as a multiple of the poll's duration, while polls of other parts
-succeed. The pause limits the time for which failing polls delay the other parts."""
+"""Shortest pause after a failed poll of a group part, as a multiple of the poll's duration. It applies while polls of
+other parts succeed, and limits the share of time in which failing polls delay the other parts."""
 REFUSALS: Final = frozenset({"AuthenticationFailed", "TlsFailed"})
-"""Reasons that an unreachable cluster has if its brokers refuse the operator's credentials."""
+"""Reasons of an unreachable cluster that mean that its brokers refuse the operator's credentials."""
 UNCONFIRMED_PAUSE_SECONDS: Final = 5.0
 """Longest pause in seconds between polls during a suspected outage."""
 
@@ -53,14 +54,15 @@ def failure(error: NetError, last: ClusterObservation | None, now: float, *, pro
     """Return the observation after a failed poll of the cluster: the last known values, marked unreachable, with the
     reason.
 
-    `proven`: polls have failed for long enough to confirm the outage. No confirmation is needed if all brokers refuse
-    the credentials. Brokers that do not answer may only be restarting, for example with new certificates.
+    `proven`: polls have failed for long enough to confirm the outage. Without `proven`, the observation is marked as
+    unconfirmed, because brokers that do not answer may only be restarting. If all brokers refuse the credentials, the
+    outage counts as confirmed immediately.
     """
     base = last or ClusterObservation(observed_at=now, reachable=False)
     message = str(error)
     if isinstance(error, AllBrokersUnreachable):
         message = f"no broker answers: {listed(error.failures)}"
-    # The reason shows only the kind of error, because conditions have few reasons. The message has the details.
+    # The reason shows only the kind of error, because the API defines only a few reasons. The message has the details.
     causes = error.failures if isinstance(error, AllBrokersUnreachable) else (error,)
     refusals = [cause for cause in causes if isinstance(cause, AuthenticationFailed | TlsFailed)]
     refused_by_all = bool(refusals) and len(refusals) == len(causes)
@@ -101,7 +103,8 @@ class Observer:
         publish: Callable[[Observed], None],
         last: ClusterObservation | None = None,
     ) -> None:
-        """`last` is the initial observation, which must have been made with the same bootstrap brokers."""
+        """`last` is the initial observation. It must have been made with the same bootstrap brokers; None without such
+        an observation."""
         self.settings = settings
         self._name = name
         self._clock = clock
@@ -147,8 +150,8 @@ class Observer:
             self._wake()
 
     def poll_soon(self, changed_topics: Iterable[str] = ()) -> None:
-        """Discard cached facts about these changed topics and poll their groups next; without topics, poll all
-        groups."""
+        """Discard cached facts about these changed topics, and poll the groups of these topics next. Without topics,
+        poll all groups next."""
         self._changed_topics.put(frozenset(changed_topics))
         self._wake()
 

@@ -29,13 +29,13 @@ WEIGHT_MAX: Final = 400
 """Largest number of topics and groups in a group part. With a dozen partitions per topic, this is about 4,000 offsets
 per poll."""
 HURRY_SECONDS: Final = 1.0
-"""Poll interval in seconds while a group has not been observed yet. Also the shortest poll interval when a record of a
-retry flow without workers becomes due soon."""
+"""Poll interval in seconds while a group has not been observed yet. It is also the shortest interval with which a poll
+is timed for a record that becomes due soon, in a retry flow without workers."""
 PART_REST_FACTOR: Final = 19.0
 """Shortest pause between polls of a group part with new groups or changed topics, as a multiple of the CPU time of the
 part's last poll. Without this pause, each of thousands of new groups would cause a poll of its whole part."""
 HURRY_MAX_SECONDS: Final = 120.0
-"""Longest time in seconds for which an unobserved group, which may never exist, shortens poll intervals."""
+"""Longest time in seconds for which an unobserved group shortens poll intervals. Such a group may never exist."""
 CALM_FACTOR: Final = 20.0
 """Shortest interval between polls of a group part, as a multiple of the CPU time of one poll of every part."""
 SCALED_SECONDS: Final = 10.0
@@ -55,12 +55,15 @@ OUTAGE_SECONDS."""
 class GroupPart:
     """Groups of a cluster that are polled together, their topics, and their poll times (monotonic seconds).
 
-    - `cpu_s`: CPU time of the last poll; `rest_until`: changes cause no poll before this time.
-    - `asked`, `answered`: sequence numbers of this part's last poll and last successful poll. `failed`: that of the
-      last poll if it failed. 0 without such a poll. All parts share one sequence.
+    - `cpu_s`: CPU time of the last poll in seconds. `rest_until`: end of the pause after the last poll; before this
+      time, changes of subscriptions or topics cause no poll.
+    - `asked`, `answered`, `failed`: sequence numbers of this part's last poll, of its last successful poll, and of its
+      last poll if that poll failed. 0 if there is no such poll. The polls of all parts are numbered in one sequence.
     - `unheard`: the listener has not been notified of these groups since the cluster became reachable.
-    - `unseen_since`: the groups that the last poll could not observe, each with the time since which this is so.
-    - `named`: number of groups that use each topic. A changed topic concerns this part if its number is above 0.
+    - `unseen_since`: the groups that the last poll could not observe, each with the time of the first of these failures
+      in a row.
+    - `named`: for each topic, the number of groups whose subscription names it. A change of a topic in `named` makes a
+      poll of this part due.
     """
 
     patterns: bool
@@ -154,9 +157,9 @@ class GroupParts:
         return not as_before
 
     def fail(self, part: GroupPart) -> bool:
-        """Record a failed poll of a part; return True if polls of other parts have succeeded since this part's previous
-        failure, because then the cluster is not the cause. The cause may be a topic pattern in this part: its polls
-        request all topics, which may be too many for one poll."""
+        """Record a failed poll of a part; return True if the cause is this part and not the cluster. This is so if
+        polls of other parts have succeeded since this part's previous failure. For example, a topic pattern in this
+        part may be the cause: its polls request all topics, which may be too many for one poll."""
         self._polls += 1
         own = 0 < part.failed < self._last_good
         part.asked = part.failed = self._polls
@@ -219,9 +222,12 @@ def _seconds_to_wake(groups: Iterable[GroupObservation | None], now: float) -> f
 class ObserverMemory:
     """The state of one observer between polls.
 
-    `last` is the newest observation, at first that of an earlier observer, if any. `notified` is the newest observation
-    without a suspected outage. The first poll after `survey_at` also reads the facts about the cluster itself. There
-    are no polls before `rest_until`. Both times are monotonic seconds.
+    - `last`: the newest observation. At first, this is the last observation of an earlier observer, or None.
+    - `notified`: the newest observation of which the listener was notified; it has no suspected outage.
+    - `survey_at`: the first poll after this time also reads the facts about the cluster itself.
+    - `rest_until`: there are no polls before this time.
+
+    Times are monotonic seconds.
     """
 
     last: ClusterObservation | None = None
@@ -282,8 +288,9 @@ class ObserverMemory:
     def merge(self, part: GroupPart, seen: ClusterObservation, seconds: float) -> Observed:
         """Merge the observation of a part into the observation of the cluster. Return the changes.
 
-        If several parts have a topic, the last successful poll counts. If this poll finds the topic changed, the groups
-        of all these parts are notified now: their own part's next poll may find no difference from its previous poll.
+        If several parts have the same topic, the last successful poll counts. If this poll finds such a topic changed,
+        the listener is notified now of the groups of all these parts. It cannot be left to the polls of the other
+        parts: by then, the change is already in the merged observation.
         """
         self._failures = 0
         last, before, polled = self.last, self.notified, dict(part.subscriptions)

@@ -3,9 +3,9 @@
 The pool keeps the newest observation of each KafkaCluster, and notifies the listener of changed groups and of the
 urgency of each change.
 
-KafkaClusters share an observer only if their addresses and credentials are equal. Equal cluster ids do not suffice,
-because brokers report the id. A hostile broker could pretend to be another tenant's cluster, or receive that tenant's
-credentials.
+KafkaClusters share an observer only if their addresses and credentials are equal. Equal cluster ids are not sufficient,
+because the id is what the brokers report. A hostile broker could pretend to be another tenant's cluster, or receive
+that tenant's credentials.
 
 Decision: docs/decisions/0048-thousands-of-groups.md.
 """
@@ -34,8 +34,8 @@ Key = tuple[str, str]
 """Namespace and name of an object."""
 
 STOP_SECONDS: Final = 3.0
-"""Longest time in seconds for which `close` waits for all threads. A thread that waits for a broker ends later: when
-its calls time out, or with the process."""
+"""Longest time in seconds for which `close` waits for all threads. A thread that is waiting for a broker may end later,
+when its calls time out or the process ends."""
 CHECK_SECONDS: Final = 30.0
 """Interval in seconds between two checks for hanging observers."""
 OBSERVERS_PER_NAMESPACE_MAX: Final = 20
@@ -65,8 +65,8 @@ class Listener(Protocol):
 class _Post:
     """One observer and its KafkaClusters, which have the same addresses and credentials.
 
-    `groups`: keyed by Kafka group id, the ConsumerGroups that observe the group, each with its KafkaCluster. `stale`:
-    observations are overdue, and the listener has already been notified of this.
+    `groups`: for each Kafka group id, the keys of the ConsumerGroups that observe this group, each with the key of its
+    KafkaCluster. `stale`: observations are overdue, and the listener has already been notified of this.
     """
 
     observer: Observer
@@ -109,9 +109,11 @@ class ObserverPool:
 
         `connection` is `KafkaClusterSpec.connection`. If the addresses differ, the new observer starts without an
         observation, because the addresses may belong to another cluster. If only the credentials differ, it starts with
-        the last observation, marked unconfirmed as after a failed poll: the status shows this observation, but
-        decisions do not use it. Raises TooManyObserversError if a new connection would exceed a limit. Existing
-        observers are never stopped because of a limit.
+        the last observation, marked as unconfirmed. The status then shows this observation, but decisions do not use
+        it.
+
+        Raises TooManyObserversError if a new connection would exceed a limit. Existing observers are never stopped
+        because of a limit.
         """
         slot = self._slots.get(cluster)
         if slot is not None and slot.post.observer.settings == settings and slot.post.observer.alive:
@@ -330,14 +332,14 @@ class ObserverPool:
 
 def _both(one: GroupSubscription, two: GroupSubscription) -> GroupSubscription:
     """Merge subscription `two` into `one`, which is the subscription of the Kafka group's owner. The topics of `two`
-    are only checked for existence, because the owner's scaling would count their partitions, too."""
+    are only checked for existence; otherwise, the owner's scaling would count their partitions too."""
     others = dict.fromkeys((*one.other_topics, *two.topics, *two.other_topics))
     return replace(one, other_topics=tuple(others), retry=one.retry or two.retry)
 
 
 def _unconfirmed(slot: _Slot | None, settings: ObserverSettings, connection: str) -> ClusterObservation | None:
     """The initial observation for an observer with renewed credentials; None if the last observation cannot be used.
-    The observation of an unreachable cluster is not used: marked as unconfirmed, it would count as reachable."""
+    The observation of an unreachable cluster cannot be used: marking it as unconfirmed would hide the outage."""
     last = slot.latest if slot is not None else None
     if slot is None or last is None or slot.post.observer.settings.bootstrap_servers != settings.bootstrap_servers:
         return None

@@ -29,8 +29,8 @@ from fleet_operator.observe.subscriptions import GroupSubscription, RetrySubscri
 from fleet_operator.planning.observation import ClusterObservation, GroupObservation, TopicObservation
 
 CALL_SECONDS: Final = 8.0
-"""Timeout in seconds of one phase of a poll. If a broker hangs, a poll may reach this timeout four times, and reports
-the broker after half a minute."""
+"""Timeout in seconds of one phase of a poll. A poll has up to four phases in which a hanging broker may cause a
+timeout. So such a broker is reported after about half a minute."""
 HANGING_CALL_SECONDS: Final = 1.0
 HANGING_SECONDS: Final = 30.0
 """Time in seconds for which calls to a broker that has timed out get the shorter timeout HANGING_CALL_SECONDS. With the
@@ -44,7 +44,7 @@ REFUSED: Final = DescribedGroup(
     protocol_data="",
     members=(),
 )
-"""Description of a group that the operator's login may not describe, or whose commits it may not read."""
+"""Stands for the description of a group if the operator's login may not describe the group or read its commits."""
 SURVEYED: Final = (
     *("answered", "metadata_version", "offsets_topic", "offsets_topic_error", "broker_settings"),
     *("group_count", "groups_per_coordinator", "silent_brokers"),
@@ -57,9 +57,9 @@ class Poll:
     """Inputs of one poll of a group part.
 
     `subscriptions` is keyed by group id. `last`: newest observation of the cluster. With `survey`, the poll also reads
-    the facts about the whole cluster; otherwise it copies them from `last`. Waits end when `stopping` returns True.
-    With `awaits_offsets_topic`, no coordinator is looked up while `__consumer_offsets` does not exist, because a lookup
-    makes a broker create this topic with the broker's settings.
+    the facts about the whole cluster; otherwise it copies them from `last`. The poll ends early if `stopping` returns
+    True. With `awaits_offsets_topic`, no coordinator is looked up while `__consumer_offsets` does not exist: a lookup
+    would make a broker create this topic with the broker's own settings.
     """
 
     client: NetworkClient
@@ -270,8 +270,8 @@ class Poll:
     def _offsets_for_times(
         self, times: Mapping[batches.Partition, int], leaders: Mapping[batches.Partition, int], silent: set[int]
     ) -> dict[batches.Partition, Found | None]:
-        """Send one round of requests of the search. A broker whose call fails gets no more of them in this poll, to
-        avoid further timeouts."""
+        """Send one round of requests of the search. A broker whose call fails gets no further requests of the search in
+        this poll, to avoid more timeouts."""
         by_leader: dict[int, dict[batches.Partition, int]] = defaultdict(dict)
         for partition, time_ms in times.items():
             if partition in leaders and leaders[partition] not in silent:
@@ -291,11 +291,11 @@ class Poll:
         return answers
 
     def _list_gone(self, questions: Questions, facts: Mapping[str, GroupFacts]) -> None:
-        """Send ListGroups to the coordinators of groups that seem to be missing, unless this poll has already done so.
+        """Send ListGroups to the coordinators of groups that seem to be missing, once per coordinator and poll.
 
-        DescribeGroups reports a group that changed to another protocol like a missing group; only ListGroups
-        distinguishes them. If ListGroups fails, its error becomes the group's error. Groups that were Dead or
-        unobserved before are left to the next poll with `survey`, because thousands of new groups may not exist yet.
+        DescribeGroups describes a group that changed to another protocol like a missing group; only ListGroups shows
+        the difference. If ListGroups fails, its error becomes the group's error. Groups that were Dead or unobserved
+        before wait for the next poll with `survey`, because there may be thousands of new groups that do not exist yet.
         """
         gone = [
             facts[group.group_id]
@@ -438,9 +438,9 @@ class Poll:
 def _partitions(
     subscription: GroupSubscription | None, topics: Mapping[str, TopicObservation]
 ) -> dict[str, int] | None:
-    """Partition counts of the topics whose commits are requested, or None to request all commits: for groups whose
-    subscription lists no source topics, for retry groups (which have no subscription), and while a topic is unknown. An
-    empty mapping would request no commits."""
+    """Partition counts of the topics whose commits are requested; None requests all commits. All are requested for
+    retry groups (which have no subscription), for subscriptions without source topics, and while a topic is unknown.
+    The result is never empty, because an empty mapping would request no commits."""
     if subscription is None or not subscription.topics:
         return None
     found = {

@@ -56,9 +56,9 @@ class ConfigFacts:
 
 
 COMPARED_SECONDS: Final = 20.0
-"""Time in seconds between two comparisons of a topic's high watermarks and last stable offsets; each comparison costs
-one more request to the leaders. An idle fleet is scaled to zero after one minute at the earliest, so at least two
-comparisons are made before."""
+"""Time in seconds between two comparisons of a topic's high watermarks and last stable offsets. Each comparison costs
+one more request to the leaders. The interval is short enough for at least two comparisons before an idle fleet is
+scaled to zero, which takes at least one minute."""
 
 
 @dataclass(slots=True)
@@ -116,9 +116,9 @@ class LogEnds:
         """Compare last stable offsets and high watermarks that were just read, both keyed by topic. Call this after
         `take_ends`. `now` is in epoch seconds, `clock` in monotonic seconds.
 
-        The records between a partition's two offsets arrived since its first open transaction began. One comparison
-        does not prove an open transaction, because records may arrive between the two responses. The same last stable
-        offset in two comparisons proves an open transaction.
+        If a partition's high watermark is above its last stable offset, a transaction may be open, and the records
+        between the two offsets have arrived since it began. One comparison does not prove this, because records may
+        arrive between the two responses. Two comparisons with the same last stable offset do.
         """
         for topic, found in highs.items():
             ends, opened = stable.get(topic, {}), self._open.setdefault(topic, {})
@@ -164,11 +164,11 @@ def _union(mappings: Iterable[dict[tuple[str, int], T]]) -> dict[tuple[str, int]
 
 @dataclass(slots=True)
 class ClusterMemory:
-    """State of all polls of one cluster: settings, topic logs, and the coordinator of each group.
+    """State that is kept between the polls of one cluster: settings, topic logs, and the coordinator of each group.
 
     `other_groups`: the groups that do not use the classic protocol, keyed by the broker that last listed them.
-    `hanging`: the brokers whose calls timed out, each with the time until which its calls get a shorter timeout
-    (monotonic seconds).
+    `hanging`: the brokers whose calls timed out. Each has a time (monotonic seconds); until then, calls to the broker
+    get a shorter timeout.
     """
 
     configs: ConfigFacts = field(default_factory=ConfigFacts)

@@ -1,8 +1,9 @@
 """Reads the states of all observed groups between two polls, with one small request to each broker.
 
-A rebalance may begin and end between two polls. ListGroups returns the state of every group of a coordinator. The
-request filters by all states except Stable, so the response has only the few groups that are not Stable. Only groups
-whose state differs from the last observation are described, to read their members. State polls read no offsets.
+A rebalance may begin and end between two polls. Such rebalances are found with ListGroups, which returns the state of
+every group of a coordinator. The request asks for all states except Stable, so the response has only the few groups
+that are not Stable. Only groups whose state differs from the last observation are described, to read their members.
+State polls read no offsets.
 
 Runs on the observer's thread. Brokers before Kafka 2.6 list no states and refuse the filter, so the states of their
 groups are read only by polls.
@@ -73,8 +74,8 @@ class StatePoll:
         return {node_id: answer.groups for node_id, answer in answers if not answer.error_code}
 
     def _describe(self, candidates: Mapping[str, _Candidate]) -> dict[str, DescribedGroup]:
-        """Describe the candidates. A Dead group is left out unless its coordinator's list shows that the group does not
-        exist, because a group that changed to another protocol is also described as Dead."""
+        """Describe the candidates. A group that changed to another protocol is also described as Dead. Therefore a Dead
+        group is included only if its coordinator's list confirms that the group does not exist."""
         by_node: dict[int, list[str]] = defaultdict(list)
         for group_id, (node_id, _) in candidates.items():
             by_node[node_id].append(group_id)

@@ -64,9 +64,10 @@ class ObserverSettings:
 class RetrySubscription:
     """Subscription to the retry flow of a group: the Kafka group of the retry workers, and the topics that they read.
 
-    `flow`: the topics of the retry workers, each with its delay in seconds, including topics that are only drained. The
-    redrive topic has the delay 0. `discover`: request the delays of all retry topics that the group has in the cluster,
-    because a former ConsumerGroup may have created further topics.
+    - `flow`: the topics of the retry workers, each with its delay in seconds. It includes topics that only have to be
+      drained. The redrive topic has the delay 0.
+    - `discover`: search the cluster for all retry topics of the group, because a former ConsumerGroup may have created
+      topics with other delays.
     """
 
     group_id: str
@@ -91,7 +92,7 @@ class GroupSubscription:
     - `retry`: None if failed records go directly to the failed topic.
     - `scaled`: requests samples of the group's progress; `asleep`: requests frequent polls of a scaled group without
       workers.
-    - `waits`: the Kafka group belongs to another object. That object's subscription is used, and the topics of this
+    - `waits`: the Kafka group belongs to another ConsumerGroup, whose subscription is used. The topics of this
       subscription are only checked for existence.
     """
 

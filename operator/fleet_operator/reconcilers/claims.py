@@ -1,11 +1,10 @@
-"""Finds the rivals of a ConsumerGroup: other ConsumerGroups that claim the same Kafka group.
-
-`planning.claims` decides which ConsumerGroup owns the Kafka group. Rivals may be in different namespaces and refer to
-different KafkaClusters. Only the owner uses the Kafka group's commits and retry topics.
+"""Finds the rivals of a ConsumerGroup: other ConsumerGroups that claim the same Kafka group. `planning.claims` decides
+which ConsumerGroup owns the Kafka group. Rivals may be in different namespaces and refer to different KafkaClusters.
+Only the owner uses the Kafka group's commits and retry topics.
 
 Anybody may create any number of large objects for one Kafka group, and each reconcile of such an object searches for
-rivals. Therefore the search reads only cached summaries. Of several rivals without workers with the same namespace,
-KafkaCluster and Kafka group, it compares only the strongest.
+rivals. Therefore the search reads only cached summaries. Rivals without workers are also reduced: of those with the
+same namespace, KafkaCluster and Kafka group, only the strongest is compared.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,8 +26,8 @@ from fleet_operator.reconcilers.states import state_name
 from fleet_operator.runtime.cache import Key, key_of
 
 ASKED_SECONDS: Final = 300.0
-"""Seconds within which a restarted operator's observer, if its polls succeed, has queried every group of its
-KafkaCluster."""
+"""Time after which the observer of a restarted operator counts as having queried every group of its KafkaCluster. It is
+measured in seconds since the cluster became reachable."""
 
 
 class Claimant(NamedTuple):
@@ -63,7 +62,7 @@ def claimant_of(body: JsonObject) -> Claimant | None:
 
 
 def had_retries(state: JsonObject) -> bool:
-    """True if a ConsumerGroup's OperatorState shows that the group has published retry policies, now or earlier."""
+    """True if a ConsumerGroup's OperatorState shows that the group has ever published retry policies."""
     retries = (state.get("data") or {}).get("retries")
     return isinstance(retries, dict) and retries.get("published_at") is not None
 
@@ -81,12 +80,12 @@ def _with_past(context: Context, key: Key, claimant: Claimant) -> Claimant:
 class Rivals:
     """Claims of other ConsumerGroups that affect one ConsumerGroup.
 
-    - `older`: the strongest claim with precedence over this object's claim on its main group or, with retries, on the
-      group of its retry workers.
-    - `heir`: the strongest other claim that can take over the Kafka group, even if this object's claim is stronger.
-      When this object is deleted, the heir takes over the commits and topics in Kafka.
-    - `unsure`: another object may be the heir, but it is still unknown if its credentials have permission to join the
-      group.
+    - `older`: the strongest claim that has precedence over this object's own claim. The claims are on its main group
+      or, with retries, on the group of its retry workers.
+    - `heir`: the claim that takes over the commits and topics in Kafka when this object is deleted: the strongest claim
+      of another object. It may be weaker than this object's own claim.
+    - `unsure`: another object may be the heir, but the operator does not know yet if that object's credentials permit
+      joining the group.
     """
 
     older: Claim | None = None
@@ -122,8 +121,8 @@ def _strongest(claims: Iterable[Claim]) -> Claim | None:
 
 
 def _rivals(context: Context, own: Key, mine: Claimant) -> Iterator[tuple[Key, Claimant, str]]:
-    """Yield each rival that is not being deleted, with the Kafka group id that both claim. Their KafkaClusters may
-    differ."""
+    """Yield each rival that is not being deleted, with the Kafka group id that both objects claim. The two objects may
+    refer to different KafkaClusters."""
     groups, fleets, pods = (context.store.cache(kind) for kind in (CONSUMER_GROUP, STATEFUL_SET, POD))
     idle: dict[tuple[str, Key, str], tuple[bool, str, Key, Claimant]] = {}
     # A rival claims our main group or our retry group, or our main group is its retry group.
@@ -225,8 +224,8 @@ def _coordinator(seen: ClusterObservation | None, group: GroupObservation | Retr
 
 
 def _had_time(seen: ClusterObservation | None) -> bool:
-    """True if the observer has had enough time to query every group, or if the cluster is confirmed to be
-    unreachable."""
+    """True if the observer has had enough time to query every group (ASKED_SECONDS). Also True if the cluster is
+    confirmed to be unreachable."""
     if seen is None or not seen.reachable:
         return seen is not None and not seen.unconfirmed
     return seen.reachable_since is not None and seen.observed_at - seen.reachable_since >= ASKED_SECONDS

@@ -91,7 +91,8 @@ async def publish(context: Context, body: JsonObject, status: JsonObject, *, set
 
     Returns the seconds until the object's next reconcile: CONFLICT_SECONDS if another client has changed the object
     since it was read, None if the object no longer exists. `settling`: more changes of the status will follow soon, so
-    an urgent change waits for them briefly. Raises KubeErrors other than KubeNotFoundError and KubeConflictError.
+    an urgent change waits a few seconds and is written together with them. Raises KubeErrors other than
+    KubeNotFoundError and KubeConflictError.
     """
     before = body.get("status") or {}
     try:
@@ -179,8 +180,8 @@ async def find_child(store: Store, owner: JsonObject, kind: Kind, name: str) -> 
     """Find a child of a watched kind; returns None if it does not exist. Raises KubeError.
 
     If the cache lacks a child, the child is read live, because an object that loses its label disappears from the
-    watch. A fleet that is wrongly considered absent would be created again, with fewer workers. If the live read does
-    not find the child either, it is not repeated until the watch reports the child.
+    watch. Without this read, an existing fleet could seem to be missing, and would be created again with fewer workers.
+    If the live read does not find the child either, the read is not repeated until the watch reports the child.
     """
     key = (owner["metadata"]["namespace"], name)
     seen, cache = store.get(kind, key), store.cache(kind)
@@ -258,8 +259,8 @@ class FirstObservation:
     """Start of the wait (monotonic seconds)."""
 
     def awaits(self, *, coming: bool) -> bool:
-        """True while the object must wait, for at most FIRST_OBSERVATION_SECONDS. `coming`: an observation is
-        expected."""
+        """True while the object must wait: at most FIRST_OBSERVATION_SECONDS, and only if an observation is expected
+        (`coming`)."""
         if not coming:
             self.since = None
             return False

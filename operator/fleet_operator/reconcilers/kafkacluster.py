@@ -62,10 +62,10 @@ class ClusterSession:
     """In-memory data about one KafkaCluster, in addition to the stored state.
 
     - `ending_since`: the time at which this process first saw the deletion of the KafkaCluster (monotonic seconds).
-    - `secret_gone`: at the last read, a Secret was missing while the brokers answered. Only a second consecutive read
-      with this result is an error.
+    - `secret_gone`: at the last read, a Secret was missing, although the brokers answered. The missing Secret is
+      reported as an error only if the next read finds the same.
     - `refusal`: the brokers' last refusal to create or change the offsets topic.
-    - `fruitless`: number of consecutive attempts that changed nothing.
+    - `fruitless`: number of consecutive attempts to create or change the offsets topic that changed nothing.
     """
 
     background: Background
@@ -77,8 +77,8 @@ class ClusterSession:
 
 
 def _refused(refusal: Refusal) -> Problem:
-    """The problem to report for a refusal. The problem has the refusal's reason only if ADVICE has an entry for this
-    reason."""
+    """The problem to report for a refusal. If ADVICE has an entry for the refusal's reason, the problem has this
+    reason; otherwise it has the reason OFFSETS_TOPIC_REFUSED."""
     message = f"the brokers refuse to create or change {OFFSETS_TOPIC}: {refusal.reason}: {refusal.message}"
     if refusal.reason in ADVICE:
         return Problem(refusal.reason, f"{message}; {ADVICE[refusal.reason]}")

@@ -1,6 +1,8 @@
 """Reconciles OffsetResets: gathers facts, carries out steps in Kafka, and determines for which fleets a reset keeps the
-workers stopped. The reconcile loop that all kinds of runs share is in `reconcilers.run`. Steps run in the background.
-Their results are kept only in memory, so a new operator process repeats a step.
+workers stopped.
+
+The reconcile loop that all kinds of runs share is in `reconcilers.run`. Steps run in the background. Their results are
+kept only in memory, so a new operator process repeats a step.
 """
 
 import logging
@@ -70,7 +72,7 @@ class ResetMemory:
 
     - `finding`: the result of the last step, which started at `began` (monotonic seconds).
     - `since`: the time of this process's first read in the present phase (monotonic seconds).
-    - `unsent`: this process has moved the reset to `Committing`, and no commit can have been sent yet.
+    - `unsent`: True after this process has moved the reset to the phase `Committing`, until it may have sent a commit.
     """
 
     finding: Finding | None = None

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 30.0
 BLOCKING: Final = frozenset({conditions.MEMORY_LOST, conditions.REFUSED_BY_API_SERVER, conditions.GROUP_SUSPENDED})
-"""Reasons that keep a Redrive from starting although other Redrives of its group may start. With GROUP_SUSPENDED, only
-dry runs may start."""
+"""Reasons that keep a Redrive from starting, but not the other Redrives of its group. An exception is GROUP_SUSPENDED:
+while a Redrive has this reason, only dry runs may start."""
 RECORDED_SECONDS: Final = 30.0
 """Interval in seconds at which an ended Redrive checks if its ConsumerGroup has recorded the result."""
 UNRECORDED_SECONDS_MAX: Final = 3600.0
 """Time after which an ended Redrive no longer waits for its ConsumerGroup to record the result, because the failed
-topic may have been deleted. The ConsumerGroup then lacks only the number of records that were put back, until the next
+topic may have been deleted. The ConsumerGroup then only lacks the number of records that were put back. The next
 Redrive determines this number."""
 
 
@@ -194,7 +194,8 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
         return RECORDED_SECONDS
 
     def _ahead(self, body: JsonObject, jobs: list[JsonObject], pods: list[JsonObject]) -> Ahead | None:
-        """The group's Redrives that run before this Redrive: first those at work, then older Redrives that can run."""
+        """The group's Redrives that run before this Redrive: first the Redrives that already run, then the Redrives
+        that are older than this one and can run."""
         own = summary_of_run(body)
         runs = runs_of(self._context, REDRIVE, (key_of(body)[0], body["spec"]["groupRef"]["name"]))
         waiting = [run.name for run, known in runs if run < own and _wants_to_run(run, known, before=own)]
@@ -202,9 +203,12 @@ class Redrives(RunKind[Redrive, RedriveStep, Progressing]):
 
 
 def _wants_to_run(run: RunSummary, known: Mapping[str, Any], *, before: RunSummary) -> bool:
-    """True if the older Redrive `run` must run before the Redrive `before`: `run` has not ended, is not suspended or
-    being deleted, and has no reason in BLOCKING. An exception: GROUP_SUSPENDED lets only dry runs go ahead. Redrives at
-    work are found by their Jobs and pods."""
+    """True if the Redrive `before` must wait for the older Redrive `run`.
+
+    This is so if `run` has not ended, is not suspended or being deleted, and has no reason in BLOCKING. If the reason
+    is GROUP_SUSPENDED, only a dry run need not wait. Redrives that already run are found by their Jobs and pods, not
+    here.
+    """
     reason = known.get("reason")
     blocked = reason in BLOCKING and (reason != conditions.GROUP_SUSPENDED or before.dry_run)
     return not (known.get("phase") in FINAL_PHASES or run.suspended or run.deleting or blocked)

@@ -91,8 +91,9 @@ def identified(context: Context, cluster: KafkaCluster, body: JsonObject) -> Kaf
 
 
 def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key) -> ClusterObservation | None:
-    """The newest observation of a KafkaCluster. An observation that is so old that the observer must be hanging is
-    marked as unreachable. An observation over a connection that has been edited since is marked as not `current`."""
+    """The newest observation of a KafkaCluster. A very old observation is marked as unreachable, because its observer
+    must be hanging. If the KafkaCluster's connection has been edited since the observation, the observation is marked
+    as not `current`."""
     if isinstance(cluster, Problem):
         return None
     interval = float(cluster.spec.observe_interval_seconds)
@@ -103,8 +104,8 @@ def read_observation(context: Context, cluster: KafkaCluster | Problem, key: Key
 
 
 async def read_source(store: Store, namespace: str, name: str) -> dict[str, str] | None:
-    """The files of the ConfigMap with a handler's source, without binary data; None if it does not exist. Returns at
-    most SOURCE_FILES_MAX + 1 files, so that the caller can detect too many files. Raises KubeError."""
+    """The files of the ConfigMap with a handler's source, without binary data; None if the ConfigMap does not exist.
+    Returns at most SOURCE_FILES_MAX + 1 files, so that the caller can detect too many files. Raises KubeError."""
     found = await store.content(CONFIG_MAP, (namespace, name))
     return None if found is None else dict(islice((found.get("data") or {}).items(), SOURCE_FILES_MAX + 1))
 

@@ -38,8 +38,10 @@ class Reconciler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """Registration of a kind with its own queue and reconciler. `make` builds the reconciler, and registers its
-    resources in `Context.ending`, which closes them when the operator stops.
+    """Registration of a kind with its own queue and reconciler.
+
+    `make` builds the reconciler. It also registers the reconciler's resources in `Context.ending`, so that they are
+    closed when the operator stops.
     """
 
     watched: WatchedKind

@@ -1,8 +1,9 @@
 """Determines which objects must be reconciled after an object has changed.
 
 `Router` runs on the event loop for every watch event, so it only updates caches and queues keys. If only the status of
-a custom resource changed, nothing is queued, because the operator wrote that status. A status change of a pod or
-StatefulSet queues its owner. The functions below `Router` find the dependents of each kind; `registry` uses them.
+a custom resource has changed, nothing is queued, because the operator itself wrote the status. A status change of a pod
+or StatefulSet queues its owner. The functions below `Router` find the objects that depend on a changed object of each
+kind; `registry` uses these functions.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -22,8 +23,8 @@ from fleet_operator.runtime.store import Store
 HANDLER_SOURCE: Final = "true"
 """Value of the handler label on ConfigMaps in which users provide a handler's source."""
 HANDLER_SELECTOR: Final = f"{HANDLER_LABEL} in ({HANDLER_SOURCE},{RECORD})"
-"""Selects users' handler ConfigMaps and the operator's own ConfigMaps, so that one watch delivers all of them. Their
-label has the same key, because a label selector has no "or" across keys."""
+"""Selects users' handler ConfigMaps and the operator's own ConfigMaps, so that one watch delivers all of them. Both
+have a label with the same key, because a label selector has no "or" across keys."""
 
 CALM_SECONDS: Final = 10.0
 """Delay in seconds before a group is reconciled if only its offsets changed, so that one reconcile handles several
@@ -115,8 +116,8 @@ def record_index(body: kinds.JsonObject) -> Hashable:
 
 
 def references_of_group(body: kinds.JsonObject) -> Iterator[Hashable]:
-    """Yield the objects that a ConsumerGroup refers to, as index keys by which the groups of a changed object are
-    found."""
+    """Yield the objects that a ConsumerGroup refers to, as index keys. When one of these objects changes, the groups
+    that refer to it are found by its key."""
     for kind, referred_by in REFERENCES:
         try:
             referred = referred_by(body)
@@ -134,9 +135,9 @@ def groups_that_refer(body: kinds.JsonObject, cache: Caches) -> Iterator[Address
 def dependents_of_group(body: kinds.JsonObject, cache: Caches) -> Iterator[Address]:
     """Yield a ConsumerGroup's RetryPolicies, runs and rivals.
 
-    All RetryPolicies of the namespace are included, because after an edit the previous policy is no longer known.
-    Rivals are ConsumerGroups for the same Kafka groups: when one rival changes, another may become the owner of the
-    Kafka group.
+    All RetryPolicies of the namespace are included: after an edit, it is no longer known to which policy the group
+    referred before. Rivals are other ConsumerGroups for the same Kafka groups. They are included, because a change of
+    this ConsumerGroup may make a rival the owner of the Kafka group.
     """
     key, own = key_of(body), group_id_of(body)
     yield from ((kinds.RETRY_POLICY, policy) for policy in cache(kinds.RETRY_POLICY).keys_having(key[0]))
@@ -153,7 +154,7 @@ def group_of_run(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
 
 
 def owner_of_child(body: kinds.JsonObject, _: Caches) -> Iterator[Address]:
-    """Yield the owner of a child: a run or a ConsumerGroup. Children of runs also have the group's label."""
+    """Yield the owner of a child: a run or a ConsumerGroup. A child of a run also has the label of the run's group."""
     for label, kind in OWNERS:
         if (name := label_of(body, label)) is not None:
             yield kind, (body["metadata"]["namespace"], name)

@@ -46,12 +46,12 @@ WATCH_SECONDS: Final = 5.0
 """Interval between reconciles of a running or waiting run, because offsets, ledgers and topics are not watched."""
 QUEUED_SECONDS: Final = 300.0
 """Longest interval between reconciles of a run that waits for other runs. The interval grows with the number of runs
-ahead, because anybody may create thousands of runs."""
+that come first, because anybody may create thousands of runs."""
 NEXT_SECONDS: Final = 0.5
 """Pause in seconds between writing a state and the step that depends on it."""
 ENDED_SECONDS: Final = 1.0
-"""Pause in seconds between a run's end and the clean-up, because the status with the results must first be in the
-cache."""
+"""Pause in seconds between a run's end and the clean-up. Before the clean-up, the cache must have received the status
+with the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,11 @@ M = TypeVar("M")
 class RunKind(Protocol[R, S, M]):
     """The steps of a reconcile that differ between the kinds of runs. The coroutines raise KubeError.
 
-    - `remembered`: status fields to store in the state, because later actions depend on them.
-    - `counted`: status fields to store in the state when the run ends, only so that the status can be restored.
+    - `remembered`: names of the status fields that are stored in the state, because later actions depend on them.
+    - `counted`: names of the status fields that are stored in the state when the run ends. They only serve to restore a
+      lost status.
     - `finalizer`: the finalizer of runs that must finish some work before they are deleted.
-    - `memory`: creates the empty memory of a run.
+    - `memory`: creates the empty in-memory data of a run (`RunSession.memory`).
     """
 
     kind: Kind
@@ -216,9 +217,11 @@ class RunReconciler(Generic[R, S, M]):
     ) -> tuple[S, RunState] | None:
         """Decide and act; a refusal by the API server becomes an obstacle.
 
-        A decision to start or end a run is made a second time, from live reads. The second decision counts, even if it
-        is a different one. Returns the step and the stored state that it used; None if the object no longer exists or
-        another operator has ended the run.
+        A decision to start or end a run is made a second time, from live reads, and only the second decision is carried
+        out.
+
+        Returns the step with the last decision, and the stored state on which that decision is based. Returns None if
+        the object no longer exists, or if another operator has ended the run.
         """
         step = await self._kind.decided(session, body, run, live=False)
         report_changes(self._context.events, step)
@@ -266,8 +269,8 @@ class RunReconciler(Generic[R, S, M]):
 
 
 def report_changes(events: EventRecorder, step: Step) -> None:
-    """Report changes by other clients to a Job or SparkApplication. They are not reverted, because this would start
-    another execution."""
+    """Report changes by other clients to a Job or SparkApplication. The changes are not reverted, because this would
+    start the run's work a second time."""
     if step.child is None or step.decision.is_final:
         return
     metadata = step.child["metadata"]

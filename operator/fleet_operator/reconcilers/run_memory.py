@@ -1,7 +1,8 @@
-"""The stored state of runs, which decisions use instead of the status. The state is stored in the run's own
-OperatorState. The end of a run is also stored in its ConsumerGroup's OperatorState, which remains when the run's object
-is deleted. Both OperatorStates are read live before an irreversible action. Decision:
-docs/decisions/0054-run-memory.md.
+"""The stored state of runs, which decisions use instead of the status.
+
+The state is stored in the run's own OperatorState. The end of a run is also stored in its ConsumerGroup's
+OperatorState, which remains when the run's object is deleted. Both OperatorStates are read live before an irreversible
+action. Decision: docs/decisions/0054-run-memory.md.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,8 +33,8 @@ R = TypeVar("R", bound=RunResource)
 
 
 class RunMemory:
-    """Reads and writes the stored state of all runs of one kind. `remembered`: status fields on which decisions depend;
-    `counted`: status fields that are shown after the end."""
+    """Reads and writes the stored state of all runs of one kind. `remembered`: names of the status fields on which
+    decisions depend. `counted`: names of further status fields, which are stored when a run ends."""
 
     def __init__(self, context: Context, remembered: Collection[str], counted: Collection[str]) -> None:
         self._context = context
@@ -43,14 +44,14 @@ class RunMemory:
     def recall(self, body: JsonObject, run: R) -> tuple[R, RunState, RunState]:
         """Return the run, its effective state, and its state as stored. Raises UnreadableStateError.
 
-        In the returned run, stored facts replace the status. The effective state includes an end that only the group's
-        state has.
+        In the returned run, stored fields replace those of the status. The effective state is the stored state; if only
+        the group's state shows that the run has ended, it includes this end.
         """
         state = stored = self._context.states.read(body, RunState)
         if state.digest != digest_of(run):
             state = RunState()  # the state was stored for a namesake with a different spec
         entry = find_entry(self._context, run)
-        # After a retry, the group's state still has the previous failure until the run ends again.
+        # If a failed run is retried, the group's state has the earlier failure until the run ends again.
         if not state.is_final and entry is not None and entry.is_final and state.retries <= entry.retries:
             facts = {**state.facts, "phase": entry.phase, "finishedAt": entry.at}
             state = replace(state, facts=facts, reason=entry.reason, message=entry.message)
@@ -86,8 +87,8 @@ class RunMemory:
         """Store the end of a run in the run's own state and in the group's state, unless both have it. Raises KubeError
         and StateTakenError.
 
-        `leaves`: the run and its own state are about to be deleted, so the end is stored even if the group's state is
-        full.
+        If the group's state is full, the end is not stored there, except with `leaves`: then the run and its own state
+        are about to be deleted.
         """
         if not self._context.states.is_own(body):
             stored = self._context.states.read(body, RunState)
@@ -100,8 +101,11 @@ class RunMemory:
             await self._record_entry(run, state)
 
     def _lives_in(self, group: Key) -> Callable[[RunEntry], bool]:
-        """Return a predicate: True if the object of an entry exists. The predicate is called for each entry of a
-        group's state, and not for each of the group's runs, because there may be thousands of runs."""
+        """Return a function that returns True if the run of an entry in a group's state still exists.
+
+        The function is called once for each entry. A search in the other direction, through all runs of the group,
+        would be too slow: there may be thousands of runs.
+        """
         caches = {kind.kind: self._context.store.cache(kind) for kind in RUNS}
 
         def lives(entry: RunEntry) -> bool:

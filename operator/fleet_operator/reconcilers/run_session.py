@@ -1,5 +1,6 @@
-"""One session per run: in-memory data about the run, in addition to the stored state. A session is dropped when its
-object is deleted. A new process starts without sessions and reads from Kafka again.
+"""One session per run: in-memory data about the run, in addition to the stored state.
+
+A session is dropped when its object is deleted. A new process starts without sessions and reads from Kafka again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,7 +26,7 @@ ASK_SECONDS: Final = 4.0
 class RunSession(Generic[M]):
     """In-memory data about one run. Used on the event loop only.
 
-    - `memory`: results of reads and steps, of a type that depends on the kind; `make_memory` creates an empty memory.
+    - `memory`: results of reads and steps. Its type depends on the kind of run; `make_memory` creates an empty one.
     - `ended_at`: time of the run's end or, if this process did not see the end, of its first reconcile of the ended run
       (monotonic seconds).
     - `settled`: the clean-up after the ended run is done.
@@ -80,10 +81,9 @@ class RunSession(Generic[M]):
     def seconds_left(self, run: RunResource, ttl_seconds: int) -> float:
         """Seconds until an ended run may be deleted; 0 or less means now.
 
-        A process that saw the run's end measures the time since then with the monotonic clock; a later process uses the
-        stored time of the end. Therefore a run whose end this process saw is never deleted early, even if the wall
-        clock jumps ahead. If the wall clock jumps back, a stored time may be in the future; this delays a deletion by
-        at most the TTL.
+        A process that saw the run's end measures the time since then with the monotonic clock, so a jump of the wall
+        clock cannot cause an early deletion. A later process uses the stored time of the end. If the wall clock has
+        jumped back, this time may be in the future; the deletion is then late by at most the TTL.
         """
         left = ttl_seconds - self.since_end()
         finished, created = map(times.from_text, (run.status.get("finishedAt"), run.metadata.creation_timestamp))

@@ -1,12 +1,15 @@
-"""Reads and writes OperatorStates. Each object for which the operator must store a state has one OperatorState. The
-operator is the only writer and puts each write into the cache, so the cache has the latest version. A write succeeds
-only if this version, and the content that the decision used, are still current. The condition on the content is needed
-for a leader process that was suspended: its cache may have received its successor's state while it still acts on an
-older decision. Such a process gets a conflict and decides again.
+"""Reads and writes OperatorStates. Each object for which the operator must store a state has one OperatorState.
+
+The operator is the only writer. It puts each write into the cache, so the cache has the latest version. A write
+succeeds only if two things have not changed: the version in the API server, and the content that the decision used. The
+second condition is needed for a leader process that was suspended. When it resumes, its cache may receive the state
+that its successor wrote, while the process still acts on an older decision. Such a process gets a conflict and decides
+again.
 
 A state is owned by its object and deleted with it. An object that replaces a namesake within FORMER_SECONDS, as with
-`kubectl replace --force`, inherits the namesake's state if both are for the same Kafka group. Decision:
-docs/decisions/0052-operator-states.md.
+`kubectl replace --force`, inherits the namesake's state if both are for the same Kafka group.
+
+Decision: docs/decisions/0052-operator-states.md.
 """
 
 from dataclasses import dataclass, field
@@ -112,7 +115,7 @@ class States:
             found, gone_at = self._former.get((kind_of(owner), key_of(owner)), (None, 0.0))
             if found is None or self.clock.monotonic() - gone_at >= FORMER_SECONDS:
                 return {}
-        # A ConsumerGroup may own a state that it adopted from a namesake, which may have had another Kafka group.
+        # A state that a ConsumerGroup owns may be adopted from a namesake with another Kafka group, so it is checked.
         own = has_owner(found, owner["metadata"]["uid"]) and kind_of(owner) != CONSUMER_GROUP
         if not own and not self._may_inherit(found, owner):
             return {}
@@ -124,7 +127,8 @@ class States:
 
         A recreated KafkaCluster does not inherit the state of the deleted one, because users recreate a KafkaCluster to
         make the operator accept another Kafka cluster. A KafkaCluster does inherit a state without an owner, for
-        example from a backup. A ConsumerGroup for another Kafka group inherits no state, and neither do its runs.
+        example from a backup. A ConsumerGroup and its runs inherit a state only if it was stored for the same
+        KafkaCluster and Kafka group.
         """
         if kind_of(owner) == KAFKA_CLUSTER:
             return not _references(state)
@@ -163,7 +167,8 @@ def _body(owner: JsonObject, content: JsonObject, of: str | None) -> JsonObject:
 
 
 def _belonged_to_namesake(state: JsonObject, owner: JsonObject) -> bool:
-    """True if all owners of a state are former objects with the kind and name of `owner`.
+    """True if a state belonged to a former object with the kind and name of `owner`: all owners of the state have this
+    kind and name.
 
     Deletions with `--cascade=orphan` and restored backups leave states without an owner. Such a state belongs to the
     object with the matching name, but a ConsumerGroup gets the state only by adopting the former fleet.

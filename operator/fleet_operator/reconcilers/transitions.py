@@ -36,11 +36,11 @@ ON_THE_WAY: Final = frozenset(
         conditions.EXPIRY_ALLOWED,
     }
 )
-"""Reasons of conditions that are not good yet, or deliberately not good (as in a suspended group). These reasons cause
-no Warning."""
+"""Reasons of a condition in a state that will pass, such as a start, or that users want, such as a suspended group. A
+condition with one of these reasons causes no Warning."""
 
 ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
-"""Conditions that cause an Event when they become good, even if no Warning preceded it."""
+"""Conditions that cause an Event when they become good, even if no Warning preceded the Event."""
 
 
 class Transition(NamedTuple):
@@ -50,7 +50,7 @@ class Transition(NamedTuple):
 
 
 def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
-    """Find the conditions that became good or bad, or are bad for another reason.
+    """Find the conditions that became good or bad, or that are bad for a different reason than before.
 
     A change to Unknown is not a transition. A change from Unknown to good is recorded only for Ready. If several
     conditions of the object have the same reason and message, only one Event is recorded, because thousands of groups
@@ -78,7 +78,7 @@ def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
         if is_good and not was_bad and (condition["type"] != conditions.READY or old.get("status") == good):
             continue
         if is_good and old.get("reason") in ON_THE_WAY and condition["type"] not in ALWAYS_TOLD:
-            continue  # there was no Warning before, and a thousand new groups must not record all their conditions
+            continue  # no Warning preceded, and a thousand new groups must not record Events for all their conditions
         cause = (condition["reason"], condition["message"])
         if cause in told:
             continue
@@ -90,8 +90,8 @@ def find_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
 
 
 def _lagging_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
-    """The transition of a fleet that falls behind without being at a limit that its user set. A fleet at a user's limit
-    causes no Event, because users set limits on purpose."""
+    """The transition of a fleet whose lag grows although the fleet is not at a limit that its user set. A fleet at a
+    user's limit causes no Event here, because users set limits on purpose."""
     was, now = (
         conditions.find_condition(status.get("conditions") or (), conditions.SCALING_LIMITED) or {}
         for status in (before, after)
@@ -131,8 +131,8 @@ UPGRADE_REASONS: Final = {
 
 
 def _upgrade_transitions(before: JsonObject, after: JsonObject) -> list[Transition]:
-    """The transition of an upgrade that started, completed or failed. A failed upgrade delays the upgrades of other
-    groups."""
+    """The transition of an upgrade that started, completed or failed. A failure matters to other groups, because their
+    upgrades then wait."""
     old, new = before.get("upgrade") or {}, after.get("upgrade") or {}
     reason = UPGRADE_REASONS.get(new.get("phase", ""))
     if reason is None or new == old:

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 DEADLINE_CHECK_SECONDS: Final = 15.0
 FIRST_ROUND_SECONDS: Final = 120.0
-"""Longest time for which a new process waits, before it starts upgrades, until every group has been reconciled once.
-Only these reconciles show which groups are healthy and which groups must be upgraded first."""
+"""Longest time in seconds for which a new process delays upgrades until it has reconciled every group once. Only these
+reconciles show which groups are healthy, and which groups must be upgraded first."""
 FIRST_ROUND: Final = Problem(
     conditions.WAITING_FOR_WAVE, "the operator has just started: upgrades begin when it has reconciled all groups once"
 )
@@ -44,9 +44,9 @@ class Waves:
         )
         self._queue = context.queues[CONSUMER_GROUP]
         self._metrics = context.metrics
-        self._generations: dict[Key, int | None] = {}  # metadata.generation of each group when last recorded
+        self._generations: dict[Key, int | None] = {}  # metadata.generation of each group, as last recorded
         self._unheard: set[Key] | None = (
-            None  # groups that have not been reconciled in the first round; None before it begins
+            None  # groups that the first round has not reconciled yet; None before it begins
         )
         self._first_round_until = 0.0  # monotonic
         self._told: set[Key] = set()  # groups whose status says that they wait for the end of the first round
@@ -74,8 +74,8 @@ class Waves:
                 self._wake()
 
     def slot(self, body: JsonObject, key: Key, state: UpgradeState) -> Slot:
-        """Return a group's upgrade slot. `state` is the group's upgrade state. A slot that permits a change is occupied
-        until `record_group` or `release` is called."""
+        """Return a group's upgrade slot. `state` is the group's upgrade state. A slot that permits a change stays
+        occupied until `record_group` or `release` is called for the group."""
         self._begin_first_round()
         if not self.off and self._generations.get(key) != body["metadata"].get("generation"):
             self._ledger.edited(key)

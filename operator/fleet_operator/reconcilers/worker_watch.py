@@ -1,4 +1,5 @@
 """Reads the reports of all main and retry workers in the background; the workers of a large group are asked in rounds.
+
 A reconcile never waits for a worker, but uses its last answer. A background task asks workers periodically, and more
 often while records wait in Kafka or a report shows a problem. A changed or expired answer queues the group. Workers are
 asked less often if there are many of them, or if they do not answer.
@@ -22,8 +23,8 @@ FRESH_SECONDS: Final = 10.0
 CALM_SECONDS: Final = 60.0
 """Interval in seconds between rounds of a fleet while no records wait in Kafka and no report shows a problem."""
 ASKED_PER_SECOND_MAX: Final = 50
-"""Largest average number of workers per second that are asked in all fleets that are asked often. If these fleets have
-too many workers, the interval between rounds grows, up to SLOWEST_SECONDS."""
+"""Limit for all fleets that are asked often, together: the average number of workers that are asked per second. If
+these fleets have too many workers for this limit, the interval between rounds grows, up to SLOWEST_SECONDS."""
 SLOWEST_SECONDS: Final = 30.0
 TICK_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 60.0
@@ -35,10 +36,10 @@ NAMESPACE_CALLS_MAX: Final = 16
 all namespaces. A call to a worker that does not answer takes two seconds."""
 KEPT_SECONDS: Final = 60.0
 CALM_KEPT_SECONDS: Final = 150.0
-"""Time in seconds for which a worker's last answer is valid; in fleets that are asked often, this is KEPT_SECONDS. In
-large fleets, whose workers are asked less often, answers are valid for longer."""
+"""Minimum time in seconds for which a worker's last answer is valid. In fleets that are asked often, this time is
+KEPT_SECONDS. In large fleets, where a worker is asked less often, answers are valid for longer (ROUNDS_KEPT)."""
 ROUNDS_KEPT: Final = 2
-"""An answer is valid at least until each worker of the fleet could have been asked this many times."""
+"""Minimum validity of an answer, as a multiple of the time in which every worker of the fleet can be asked once."""
 ASKED_MAX: Final = 50
 ROUNDS_MAX: Final = 3
 """Largest number of rounds needed to ask every worker of a group once. A round asks up to ASKED_MAX workers, or more if
@@ -74,7 +75,7 @@ class _Fleet:
 
     - `pauses`: for each worker that did not answer, the minimum number of seconds between the last and the next
       request.
-    - `closely`: the workers are asked often.
+    - `closely`: True if the workers are asked often, because records wait in Kafka or a report shows a problem.
     """
 
     answers: dict[_Address, _Answer] = field(default_factory=dict)
@@ -138,7 +139,7 @@ class WorkerWatch:
         return tuple(answer.said for _, answer in sorted(fleet.answers.items()) if answer.counts(now, kept_s))
 
     def follow(self, group: Key, *, closely: bool) -> None:
-        """Set whether the workers of a group are asked often. Call `answers` for the group first."""
+        """Set if the workers of a group are asked often. `answers` must have been called for the group."""
         fleet = self._fleets.get(group)
         if fleet is not None and closely != fleet.closely:
             fleet.closely = closely

@@ -37,9 +37,9 @@ class Tasks:
 class Background:
     """The background tasks of one object. At most one task of each name runs at a time. Used on the event loop only.
 
-    A pause follows each task, even a successful task: the next task relies on an observation, which may have been made
-    before the previous task. `again` queues the object. After an error of a class in `failures`, a later task may
-    succeed.
+    A pause follows each task, even a successful one, because the next task may rely on an observation from before the
+    previous task. `again` queues the object for a reconcile. `failures`: classes of expected errors, after which a
+    later task may succeed.
     """
 
     name: str
@@ -64,8 +64,9 @@ class Background:
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
         """Start a task, unless a task of this name is running, or the pause after the previous task has not ended. The
-        task is cancelled after `seconds`. The next pause is `pause` after a success, `after_failure` after a failure. A
-        failure is passed to the function `failed` or, without `failed`, logged."""
+        task is cancelled after `seconds`. The pause after the task lasts `pause` seconds after a success,
+        `after_failure` seconds after a failure. A failure is passed to the function `failed` or, without `failed`,
+        logged."""
         if work in self._running:
             return
         left = self._pauses.get(work, 0.0) - self.clock.monotonic()

@@ -5,12 +5,13 @@ writes, a reconcile sees the writes of the previous reconcile even if the watch 
 resourceVersion wins; Kubernetes 1.35 guarantees that resourceVersions compare as integers within a kind (KEP-5504).
 
 A watch also reports DELETED for an object that lost the label by which the watch selects, and the same object may get
-the label again. Therefore a deletion is remembered with its resourceVersion. A late event, which is older than the
-deletion, is ignored. Any other event shows that the object exists, because after its deletion an object is never
-reported with the deletion's version or a later version.
+the label again. Therefore a deletion is remembered with its resourceVersion. An event that is older than the deletion
+is late, and is ignored. An event with the same or a later version shows that the object exists, because a deleted
+object is never reported with such a version.
 
-A watch can miss a deletion permanently, because after a 410 it lists again and reports only existing objects. A sweep
-compares the cache with a list, and drops objects that are missing from the list and no newer than the list.
+A watch can miss a deletion for good: after a 410, it lists again and reports only the objects that exist. Therefore a
+sweep compares the cache with a list. It drops the objects that are missing from the list, except those with a newer
+version than the list.
 
 Decision: docs/decisions/0026-untrusted-inputs.md.
 """
@@ -81,11 +82,12 @@ class WatchedKind:
     """Registration of a kind that is watched and cached.
 
     - `selector`: the label selector of the watch; `view`: the fields that are kept of each object.
-    - `index` returns the index value of an object, which must never change, or None. `references` returns further index
-      values of an object, which may change.
+    - `index` returns a value by which the object can be found, or None; it must never change. `references` returns
+      further such values, which may change.
     - `summary` returns facts that are read so often that parsing the object each time would be too slow.
     - `on_status`: a change of the status alone also causes reconciles.
-    - `apart`: reconciles of other kinds do not need this kind.
+    - `apart`: reconciles of other kinds do not need objects of this kind, so they run even if this kind cannot be
+      listed.
     """
 
     kind: Kind
@@ -146,8 +148,8 @@ class ObjectCache:
         return [_unpacked(self._objects[key]) for key in self.keys_having(value)]
 
     def record_absent(self, key: Key) -> None:
-        """Until an event for this key arrives, remember that a live read found no object. A DELETED event counts too:
-        the object may exist and only have lost its label."""
+        """Remember that a live read found no object with this key, until an event for the key arrives. A DELETED event
+        also ends this, because the object may still exist and only have lost its label."""
         if len(self._absent) >= ABSENT_MAX:
             self._absent.clear()  # each forgotten key costs one more live read
         self._absent.add(key)
@@ -184,8 +186,8 @@ class ObjectCache:
         return Change.SPEC if known.essence != entry.essence else Change.STATUS
 
     def remove(self, key: Key, uid: str, version: int) -> Change:
-        """Record that the object with this uid no longer existed at `version`. An object with the same key but another
-        uid stays in the cache. So does a newer version of this object."""
+        """Record that the object with this uid no longer existed at the resourceVersion `version`. The cached object
+        stays in the cache if it has another uid, or a version newer than `version`."""
         self._absent.discard(key)
         self._gone[uid] = max(version, self._gone.pop(uid, 0))
         while len(self._gone) > TOMBSTONES_MAX:
@@ -203,8 +205,8 @@ class ObjectCache:
         self, living: Collection[str], listed_version: int, *, namespace: str | None = None
     ) -> dict[Key, JsonObject]:
         """Drop objects that are missing from a complete list made at `listed_version`, and return them. `living` has
-        the uids in the list; `namespace` None means all. An object with a newer cached version stays, because an object
-        that was created after the list is not in it."""
+        the uids in the list; `namespace` None means all. An object whose cached version is newer than the list stays,
+        because it may have been created after the list was made."""
         missing = {
             key: entry
             for key, entry in self._objects.items()

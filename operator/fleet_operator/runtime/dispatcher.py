@@ -49,7 +49,7 @@ class Dispatcher:
         """Start the workers. Keys may already have been added."""
         assert not self._tasks, "workers are started once"
         now = asyncio.get_running_loop().time
-        # The depth is computed at each scrape, because it grows most while no worker takes a key.
+        # Computed at each scrape: no worker could update the depth while all workers are busy, when it grows most.
         self._metrics.queue_depth.labels(self._kind).set_function(lambda: self._queue.depth(now()))
         for number in range(self._count):
             self._tasks.append(asyncio.create_task(self._work(), name=f"{self._kind}-worker-{number}"))

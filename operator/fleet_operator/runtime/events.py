@@ -62,8 +62,9 @@ class Posted:
 
 
 def admit(known: dict[str, Posted], digest: str, now: float) -> Posted | None:
-    """Return the first time and the count with which to post an Event, or None if an equal Event was posted recently.
-    Pure. `known` has the posted Events, keyed by digest, the oldest first. Times are Unix seconds."""
+    """Return the first time and the count with which to post or update an Event. Return None if the Event must not be
+    written now, because an equal Event was written recently; the occurrence is then only counted. Pure. `known` has the
+    posted Events, keyed by digest, the oldest first. Times are Unix seconds."""
     posted = known.get(digest)
     if posted is None or now - posted.first_at > MERGE_SECONDS:
         known.pop(digest, None)

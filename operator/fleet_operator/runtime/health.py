@@ -1,9 +1,9 @@
 """The operator's HTTP endpoints: probes and metrics.
 
 The liveness probe checks only that the event loop runs, because a restart fixes neither Kafka nor the API server. A
-blocking call stops watches, reconciles and probes alike, so a task measures by how much its ticks are delayed. A
-blocked loop cannot report anything, so each tick also arms a timer, which dumps all stacks to stderr if the next tick
-is too late.
+blocking call would stop watches, reconciles and probes alike. So a task ticks at a fixed interval and measures by how
+much its ticks are late. A blocked loop cannot report anything. Therefore each tick also starts a timer, which dumps all
+stacks to stderr if the next tick is too late.
 
 A standby that waits for the Lease is ready. Probes do not use kopf's `on.probe`: kopf answers probes only after its
 start, and a standby, which has not started kopf, must answer too.

@@ -1,6 +1,6 @@
 """Watches the built-in kinds that reconciles read from caches: pods, StatefulSets and others.
 
-A watch continues from the resourceVersion of the sweeper's list. So nothing is listed twice, and no change between list
+A watch starts from the resourceVersion of the sweeper's list. So nothing is listed twice, and no change between list
 and watch is missed. A watch is renewed when the API server ends it or the connection breaks. If its resourceVersion is
 too old, or if the watch is refused, the sweeper lists again, and the watch starts from that list. Each kind in each
 namespace has its own watch, so a refused watch does not end other watches.

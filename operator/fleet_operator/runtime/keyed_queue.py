@@ -1,17 +1,17 @@
 """The work queue: keys and their due times. Pure; the dispatcher does the waiting.
 
 The rules are those of controller-runtime's work queue. A key that is added ten times before work on it begins is worked
-on once. A key is never worked on twice at the same time; if it is added while it is worked on, it is due again right
-afterwards. Each consecutive failure increases the delay before the next attempt, and a success resets the delay. `add`
+on once. A key is never worked on twice at the same time; if it is added during the work, it is due again right after
+the work. Each consecutive failure increases the delay before the next attempt, and a success resets the delay. `add`
 makes a key due at once, even during its backoff, because somebody may have fixed the cause. Therefore a failing
-reconcile must not add its own key, so events for the operator's own status writes are ignored.
+reconcile must not add its own key. This is why events about the operator's own status writes are ignored.
 
 In addition, new objects overtake waiting objects, so that a new object among thousands soon gets its first status. Work
 on a new object costs one request to the API server, work on any other object 10 to 20 requests. A stream of new objects
-must not starve the other keys. So while new keys wait, every fourth start takes a key that is not new, but at most
-three such keys are worked on concurrently. Among new keys, and among other due keys, namespaces are served in rotation.
-The first key of a namespace thus waits for at most one key of each other namespace, however many objects these
-namespaces have.
+must not starve the other keys. So even while new keys wait, every fourth start of work goes to a key that is not new.
+Of these keys, at most three are worked on concurrently. Among new keys, and among other due keys, namespaces are served
+in rotation. The first key of a namespace thus waits for at most one key of each other namespace, however many objects
+these namespaces have.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -31,9 +31,9 @@ JITTER_FRACTION: Final = 0.5
 """A random part of each delay, up to this fraction, is subtracted, so that keys that failed together are not retried
 together."""
 OTHERS_SHARE: Final = 4
-"""Every OTHERS_SHARE-th start takes a key that is not new, however many new keys wait."""
+"""Every OTHERS_SHARE-th start of work goes to a key that is not new, however many new keys wait."""
 OTHERS_AT_ONCE: Final = 3
-"""Maximum number of concurrently worked-on keys that are not new, while new keys wait."""
+"""Maximum number of keys that are not new and are worked on concurrently while new keys wait."""
 
 
 def backoff_seconds(failures: int, chance: float) -> float:
@@ -49,8 +49,8 @@ Wanted = Callable[[Key, float], bool]
 
 @dataclass(slots=True)
 class _Line:
-    """Keys with due times, grouped by namespace; namespaces are served in rotation. An entry that `wanted` refuses is
-    dropped when it becomes the first."""
+    """Keys with due times, grouped by namespace; namespaces are served in rotation. `wanted` returns False for an
+    outdated entry; such an entry is dropped when it is next in its namespace."""
 
     _waiting: dict[str, deque[tuple[float, Key]]] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class KeyedQueue:
     _sequence: int = 0
     _working: set[Key] = field(default_factory=set)
     _others: set[Key] = field(default_factory=set)
-    """Keys that are being worked on and were not new when the work started."""
+    """Keys that are being worked on, and that were not taken as new keys."""
     _failures: dict[Key, int] = field(default_factory=dict)
 
     def add(self, key: Key, now: float) -> None:
@@ -114,8 +114,11 @@ class KeyedQueue:
             self._new.put(now, key)
 
     def next_key(self, now: float) -> tuple[Key, float] | None:
-        """Start work on a due key; returns it and the seconds by which it was overdue, or None if no key is due. New
-        keys are preferred, except at every fourth start while fewer than OTHERS_AT_ONCE other keys are in progress."""
+        """Start work on a due key. Returns the key and the seconds by which it was overdue, or None if no key is due.
+
+        New keys go first. But every fourth start goes to a key that is not new, if fewer than OTHERS_AT_ONCE such keys
+        are being worked on.
+        """
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             if self._is_takeable(key, due):
@@ -138,7 +141,8 @@ class KeyedQueue:
         return found
 
     def _is_takeable(self, key: Key, due: float) -> bool:
-        """False for a stale entry, and for a key that is being worked on, because `finish` puts that key back."""
+        """True if work on the entry's key can start now. False for an entry that is stale, and for a key that is being
+        worked on; `finish` puts such a key back into the queue."""
         return self._due.get(key) == due and key not in self._working
 
     def finish(self, key: Key) -> None:

@@ -33,7 +33,8 @@ and only administrators may write to it. In `default`, many users have the role 
 LEASE_SECONDS: Final = 15.0
 RENEW_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 2.0
-"""Lease duration, renew deadline and retry period, as in controller-runtime. Each must be longer than the next."""
+"""Lease duration, renew deadline and retry period, as in controller-runtime. Each of these times must be longer than
+the next one."""
 
 LONGEST_LEASE_SECONDS: Final = 4 * LEASE_SECONDS
 """Maximum lease duration that is accepted from another holder, which may have ended or be malicious. The limit does not
@@ -112,9 +113,9 @@ class Elector:
         return await self._try() or self.refused
 
     async def rival(self) -> str | None:
-        """Read the Lease without acquiring it. Returns the holder if another process holds a Lease that has not
-        expired, an empty string if no other process holds it or access is refused, and None if the API server does not
-        answer."""
+        """Read the Lease without acquiring it. Returns the other process that holds it, if the Lease has not expired.
+        Returns an empty string if no other process holds the Lease or access is refused, and None if the API server
+        does not answer."""
         try:
             await self._read_lease()
         except (KubeForbiddenError, KubeNotFoundError):
@@ -136,7 +137,7 @@ class Elector:
         self.refused, self.answered = False, True
         try:
             try:
-                if not self._holds:  # a holder's replace fails if the Lease has changed
+                if not self._holds:  # the holder need not read: its replace fails if the Lease has changed
                     await self._read_lease()
                 intent = self._intent()
                 if intent is None:
@@ -202,13 +203,13 @@ def _natural(spec: JsonObject, field: str) -> int | None:
 
 
 class Scope:
-    """The Leases that keep installations from serving the same namespaces, in addition to the Lease by which the
-    replicas of one release elect a leader.
+    """The Leases that keep different installations from serving the same namespaces. There is also the Lease by which
+    the replicas of one release elect a leader.
 
-    An installation holds one Lease for the whole cluster, or one Lease in each served namespace. If the API server
-    refuses access to the Lease of a namespace, the namespace is served without a Lease. If another process (or an
-    administrator) holds the Lease of a namespace, the namespace is left out. In both cases, other namespaces are not
-    affected. An installation for the whole cluster has priority.
+    An installation holds one Lease for the whole cluster, or one Lease in each served namespace. An installation for
+    the whole cluster has priority. If the API server refuses access to the Lease of a namespace, the namespace is
+    served without a Lease. If another process (or an administrator) holds the Lease of a namespace, the namespace is
+    left out. In both cases, other namespaces are not affected.
     """
 
     def __init__(
@@ -247,8 +248,9 @@ class Scope:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _settled(self, elector: Elector) -> bool:
-        """Return True once this process holds the Lease or is refused access, False if another process keeps renewing
-        the Lease. A failed call restarts the wait, because False leaves out the namespace until the next start."""
+        """Return True when this process holds the Lease or is refused access. Return False if another process keeps
+        renewing the Lease. After a failed call, the wait starts again, because False would leave out the namespace
+        until the operator is restarted."""
         patience = LEASE_SECONDS + 2 * RETRY_SECONDS
         until = self._clock.monotonic() + patience
         while not await elector.attempt():

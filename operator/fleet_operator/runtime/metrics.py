@@ -94,8 +94,10 @@ class GroupSeries(Collector):
 
 
 class ProblemSeries(Collector):
-    """A gauge with one series for each present problem. Healthy objects have no series, so thousands of healthy groups
-    cost nothing. Series are changed on the event loop, and collected on any thread.
+    """A gauge with one series for each problem that exists now. Healthy objects have no series, so thousands of healthy
+    groups cost nothing.
+
+    Series are changed on the event loop, and collected on any thread.
     """
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:

@@ -7,12 +7,14 @@
 - Wording: changes of only messages or observation times. They wait for at least WORDING_SECONDS after the last write,
   because the text of an error may differ with each attempt.
 
-Urgent changes overtake routine changes, but have their own limits. A limit for each object slows down flapping objects.
-A limit for all objects together prevents 5,000 writes at once when a Kafka cluster with 5,000 groups flaps. An object
-whose write is deferred reserves a slot: it is requeued once, for the time of the slot, and then writes.
+Urgent changes overtake routine changes, but have their own limits. A limit for each object slows down an object whose
+conditions keep changing. A limit for all objects together prevents 5,000 writes at once when a Kafka cluster with 5,000
+groups becomes unreachable and reachable again and again. An object whose write is deferred reserves a slot, which is a
+time at which it may write. The object is requeued for that time, and then writes.
 
-A new fleet changes several times within seconds. While the caller reports that an object is settling, an urgent change
-is delayed for at most SETTLING_SECONDS, so that the next changes are written together with it.
+A new fleet changes several times within seconds. While this lasts, the caller reports the object as `settling`. An
+urgent change of such an object is then delayed for at most SETTLING_SECONDS, so that the changes that follow are
+written together with it.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -41,13 +43,14 @@ OBJECT_URGENT_BURST: Final = 10.0
 SETTLING_SECONDS: Final = 3.0
 """Maximum delay of an urgent change of a settling object."""
 _IGNORED: Final = frozenset({"observedAt"})
-"""Fields that do not cause a write; their changes are written with the next change of another field."""
+"""Fields whose change alone causes no write. They are written together with the next change of another field."""
 
 
 @dataclass(slots=True)
 class TokenBucket:
-    """A token bucket of size `burst` with `rate` tokens per second; `take_now` may overdraw it by `debt_max` tokens. A
-    caller that finds no token reserves the next free token, so no two callers wait for the same token. Pure."""
+    """A token bucket of size `burst` with `rate` tokens per second; `take_now` may overdraw it by `debt_max` tokens. If
+    there is no token, a caller reserves the next one that will be added, so no two callers wait for the same token.
+    Pure."""
 
     rate: float
     burst: float
@@ -184,8 +187,8 @@ class StatusWriter:
         return max(slots.routine, written.at + pause if written else now)
 
     def _settle(self, address: tuple[str, Key], now: float) -> None:
-        """Clear the slots after a write. A write without a reserved routine slot takes a token now, so that the writes
-        it has overtaken wait longer."""
+        """Clear the slots after a write. If the object had no routine slot, the write takes a routine token now. So
+        urgent writes also use up routine tokens, and routine writes of other objects wait longer."""
         slots = self._slots.get(address)
         if slots is None or slots.routine is None:
             self._bucket.take_now(now)

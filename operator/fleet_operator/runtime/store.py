@@ -1,12 +1,12 @@
 """Reads and writes Kubernetes objects for reconciles, through caches that each write updates.
 
-An apply is not sent if the wanted object is already in place: the last apply had the same body, and the object still
-has the generation (or resourceVersion, for a kind without generations) that this apply returned. After a restart of the
-operator, an object is assumed to be in place if its annotation has the digest of the wanted object, and its cached
-fields equal the wanted fields. Within half an hour, such an object is read and compared completely, because somebody
-may have edited the object while no operator ran. A forged digest gains nothing, because whoever can forge it can also
-edit the object. Services and PodDisruptionBudgets are not watched. They are applied before their StatefulSet, so a
-digest of them in the StatefulSet's annotation proves that they were applied.
+An apply is not sent if the wanted object is already in place. This is so if the last apply had the same body, and the
+object still has the generation that this apply returned. For a kind without generations, the resourceVersion is
+compared. After a restart of the operator, an object is assumed to be in place if its annotation has the digest of the
+wanted object, and its cached fields equal the wanted fields. Within half an hour, such an object is read and compared
+completely, because somebody may have edited the object while no operator ran. A forged digest gains nothing, because
+whoever can forge it can also edit the object. Services and PodDisruptionBudgets are not watched. They are applied
+before their StatefulSet, so a digest of them in the StatefulSet's annotation proves that they were applied.
 
 A cache can be wrong for minutes, because a watch may miss a deletion, and drops an object that loses its label. A
 caller that finds a contradiction reads the object live (`refresh`), and the object's dependents are queued as after a
@@ -51,8 +51,8 @@ class _Packed(NamedTuple):
 @dataclass(slots=True)
 class Contents:
     """Complete objects of kinds that are cached only in part, each valid for the version that was read. They are
-    compressed, to a fifth or less. Above `bytes_max` in all, the least recently used objects are dropped, and read
-    again when needed. Used on the event loop only."""
+    compressed, to a fifth of their size or less. If all together exceed `bytes_max`, the least recently used objects
+    are dropped, and read again when needed. Used on the event loop only."""
 
     bytes_max: int = BYTES_MAX
     size: int = 0
@@ -280,8 +280,8 @@ class Store:
             del self._living[oldest]
 
     async def content(self, kind: Kind, key: Key) -> JsonObject | None:
-        """The complete object at the cached or a newer version, read live if its content was not kept. Raises
-        KubeError."""
+        """The complete object, at the cached version or a newer one. It is read from the API server if its content was
+        not kept. None if it does not exist. Raises KubeError."""
         cache = self._caches[kind]
         seen = cache.get(*key)
         if not cache.watched.view.metadata_only:

@@ -4,8 +4,8 @@ The first lists fill the caches, and the informer's watches continue from these 
 the CRDs exist and that the operator has its permissions; otherwise a warning names the kind and the namespace.
 
 Each namespace is listed separately, and is served only after every kind that its reconciles read has been listed. If
-lists of a namespace are refused, because somebody withdrew the operator's permissions, the operator stops serving this
-namespace, and counts none of its known objects as deleted. The lists are retried, and other namespaces are not
+the API server refuses lists of a namespace, because somebody withdrew the operator's permissions, the operator stops
+serving this namespace. None of its known objects counts as deleted. The lists are retried, and other namespaces are not
 affected.
 """
 
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 5.0
 RETRY_SECONDS_MAX: Final = 60.0
 SOON_SECONDS: Final = 30.0
-"""Pause in seconds before the second list. It is short, because neither the first list nor kopf's watches report a
-deletion between that list and the start of the watches."""
+"""Pause in seconds before the second list. It is short, because a deletion after the first list and before the start of
+kopf's watches is reported by neither of them."""
 LISTS_AT_ONCE: Final = 4
 """Maximum number of concurrent lists. The limit is low, because each list keeps a page in memory. It is above 1,
 because a namespace whose lists hang must not block other namespaces."""

@@ -2,10 +2,10 @@
 
 It follows Java's `AbstractCoordinator` and `ConsumerCoordinator`, with one difference. Java joins on the user's thread
 inside `poll`; this machine joins as soon as the protocol allows. It waits for the user's thread in two cases only. In
-state REVOKING it waits until partitions of the old generation are given back. After the poll timer has expired it waits
-until the user polls again.
+state REVOKING, it waits until the user's thread has given back the partitions of the old generation. After the poll
+timer has expired, it waits until the user calls `poll` again.
 
-This module also handles the user's subscription calls and the resulting topics.
+This module also handles the user's subscription calls, and changes of the subscribed topics.
 """
 
 from collections.abc import Callable, Mapping
@@ -84,7 +84,8 @@ def on_close(member: MemberState, event: messages.CloseRequested, _now: float) -
 
 
 def on_watch_response(member: MemberState, _context: messages.ForWatch, response: Any, now: float) -> None:
-    """Handle a Metadata response for the watch. Rejoin if the plan is outdated or the pattern matches other topics."""
+    """Handle a Metadata response for `MetadataWatch`. Request a rejoin if this leader's plan is outdated, or if the
+    pattern matches other topics than before."""
     change = member.watch.answered(response, now)
     member.denied &= member.watch.denied
     member.report_denied(member.watch.denied)
@@ -98,7 +99,7 @@ def on_watch_response(member: MemberState, _context: messages.ForWatch, response
 
 
 def on_old_plan_response(member: MemberState, context: messages.ForOldPlan, response: Any, now: float) -> None:
-    """Handle a DescribeGroups response, which shows the plan that this restarted static leader keeps."""
+    """Handle a DescribeGroups response. It shows the plan of the group that this restarted static leader keeps."""
     planned = member.old_plan.answered(response, now)
     if planned is not None and context.identity is member.identity and member.leader:
         member.watch.old_plan_had(planned)
@@ -114,12 +115,13 @@ def watch_topics(member: MemberState, now: float) -> None:
 
 
 IDLE_TICK_S = 1.0
-"""Seconds until the next Tick if no timer is set; also the maximum delay until a `poll` after an expired poll timer is
-noticed."""
+"""Seconds until the next Tick if no timer is set. After the poll timer has expired, the next call of `poll` is noticed
+within this time."""
 
 
 class ClassicMachine:
-    """One member of one group under the classic protocol. `jitter` returns a factor around 1 for each backoff."""
+    """One member of one group under the classic protocol. `jitter` returns a random factor around 1, by which each
+    backoff is multiplied."""
 
     def __init__(
         self, settings: GroupSettings, assignors: tuple[Assignor, ...], jitter: Callable[[], float] = lambda: 1.0
@@ -152,7 +154,8 @@ class ClassicMachine:
 
     def next_deadline(self, now: float) -> float:
         """Return the time of the next Tick: the next timer, or `IDLE_TICK_S` from now if no timer is in the future.
-        Timers in the past are ignored: the last `handle` did not act on them, so they wait for some other event."""
+        Timers in the past are ignored: the last `handle` did not act on them, because they wait for some other
+        event."""
         member = self._member
         times = [member.polled_at + member.settings.max_poll_interval_s, member.next_join_at, member.lookup.next_at]
         times += [
@@ -284,4 +287,5 @@ _RESPONSES: Mapping[type, tuple[Trigger, Callable[[MemberState, Any, Any, float]
 """The trigger and handler of each response, keyed by the context of its request."""
 
 _LOST: Mapping[type, Trigger] = {messages.ForJoin: Trigger.JOIN_LOST, messages.ForSync: Trigger.SYNC_LOST}
-"""Triggers of requests that got no response, keyed by context. Contexts not listed here have the trigger OTHER."""
+"""Triggers for requests that got no response, keyed by the context of the request. For all other contexts, the trigger
+is OTHER."""

@@ -1,4 +1,4 @@
-"""Use of assignors: decode the members' subscriptions, run the assignor, check and encode its plan.
+"""Calls of assignors: decodes the members' subscriptions, runs the assignor, then checks and encodes its plan.
 
 Plans are checked because assignors may be user code: a partition assigned twice would be processed twice.
 """
@@ -20,7 +20,8 @@ from fleet_consumer.wire.errors import MalformedMessage
 from fleet_consumer.wire.groups import JoinGroupResponseMember, SyncGroupRequestAssignment
 
 ASSIGNMENT_VERSION = 3
-"""Version of the assignments that this client writes. Readers treat a newer version as the newest that they know."""
+"""Version of the assignments that this client writes. A reader that does not know this version reads the assignment as
+the newest version that it knows."""
 VETTED = frozenset({"cooperative-sticky"})
 """Cooperative assignors that never move a partition directly from one member to another. As in Java, their plans are
 not checked for such moves."""
@@ -50,7 +51,8 @@ def wanted_topics(subscriptions: Mapping[str, Subscription]) -> frozenset[str]:
 
 
 def owned_counts(subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
-    """Return each topic's minimum partition count, derived from the partitions that members claim to own."""
+    """Return a lower bound of each topic's partition count: the highest partition number that a member claims to own,
+    plus one."""
     counts: dict[str, int] = {}
     for subscription in subscriptions.values():
         for topic, numbers in subscription.owned.items():

@@ -3,8 +3,8 @@
 Eager members give up all partitions before they join. Cooperative members (KIP-429) keep their partitions and give up
 only the partitions that the new assignment revokes. They then join again, so that the leader can assign the revoked
 partitions to other members. The module follows Java's `ConsumerCoordinator.onJoinPrepare` and `onJoinComplete`.
-Assignors are notified of the assignment on the coordinator thread. A call on the user's thread might come after the
-next JoinGroup was sent.
+Assignors are notified of the assignment on the coordinator thread, because a notification on the user's thread might
+come after the next JoinGroup was sent.
 
 Decision: docs/decisions/0007-cooperative-members.md.
 """
@@ -40,10 +40,12 @@ from fleet_consumer.wire.groups import (
 )
 
 SUBSCRIPTION_VERSION = 3
-"""Version of the subscriptions that this client writes. Readers treat a newer version as the newest that they know."""
+"""Version of the subscriptions that this client writes. A reader that does not know this version reads the subscription
+as the newest version that it knows."""
 
 HASTY_REJOINS_MAX = 5
-"""Maximum number of consecutive rejoins without a wait. Java has no such limit and can flood a faulty broker."""
+"""Maximum number of consecutive rejoins without a wait; further rejoins wait for a backoff. Java has no such limit, so
+a Java member can flood a faulty broker with requests."""
 
 
 # Before the rebalance: partitions to give up.
@@ -74,16 +76,16 @@ def _may_rejoin(member: MemberState, now: float) -> bool:
     if now < member.next_join_at or now - member.polled_at > member.settings.max_poll_interval_s:
         return False
     if member.state is State.STABLE and member.lookup.address is None:
-        return False  # Members keep reading until the coordinator is known.
+        return False  # Without a known coordinator, keep the partitions and continue reading.
     if member.giving_back is not None:
         return False  # A JoinGroup sent now would report the partitions as free while the user still reads them.
-    # Match the pattern against metadata that is newer than the reason to join.
+    # The pattern must first be matched against metadata that is newer than the reason to join.
     return not member.match_stale
 
 
 def _to_give_back(member: MemberState) -> tuple[CallBackKind, PartitionsByTopic]:
-    """Return the callback that must run before the join, and its partitions. If there are no partitions, no callback
-    runs."""
+    """Return the user's callback that must run before the join, and the partitions to give up. If there are no
+    partitions, no callback runs."""
     if not member.identity.valid:
         return CallBackKind.LOST, member.owned
     if not member.cooperative:
@@ -111,7 +113,8 @@ def on_called_back(member: MemberState, event: messages.CalledBack, _now: float)
 
 
 def _prepare_join(member: MemberState, reason: str) -> None:
-    """Start an attempt: request the user data for its JoinGroup by an action, because assignors may be user code."""
+    """Start an attempt: request the assignors' user data for its JoinGroup. The request is an action, because assignors
+    may be user code, which the machine does not call itself."""
     attempt = member.attempt = RebalanceAttempt(reason, member.identity, member.topics)
     # Metadata must be confirmed soon: the other members wait for the plan for at most one rebalance timeout.
     attempt.unconfirmed = UnconfirmedTopics(min(GONE_AFTER_S, member.settings.rebalance_timeout_s / 3))
@@ -367,7 +370,8 @@ def _watch_as_leader(member: MemberState, attempt: RebalanceAttempt, now: float)
 
 
 def _hastily(member: MemberState, now: float) -> float:
-    """Return the time of an immediate rejoin: now, or after a backoff if `HASTY_REJOINS_MAX` is exceeded."""
+    """Return the time of the next rejoin: now or, after more than `HASTY_REJOINS_MAX` consecutive rejoins without a
+    wait, the end of a backoff."""
     member.hasty_rejoins += 1
     return now if member.hasty_rejoins <= HASTY_REJOINS_MAX else now + member.join_backoff.next()
 

@@ -1,8 +1,8 @@
 """Session of a classic member: coordinator lookup, heartbeats, poll timer, effects of commits on the membership.
 
-A cooperative member sends heartbeats with its old generation while its JoinGroup waits (Java sends none). Otherwise
-`fence_deadline` would pass, and the user would get no more records of the kept partitions. Errors in the responses to
-these heartbeats are ignored; only the JoinGroup response decides.
+A cooperative member sends heartbeats with its old generation while its JoinGroup waits (Java sends none). Without these
+heartbeats, `fence_deadline` would pass, and the user would get no more records of the kept partitions. Errors in the
+responses to these heartbeats are ignored; only the JoinGroup response decides.
 
 Decision: docs/decisions/0007-cooperative-members.md.
 """
@@ -51,8 +51,9 @@ def on_lookup_response(member: MemberState, _context: messages.ForLookup, respon
 
 
 def look_up(member: MemberState, now: float) -> None:
-    """Give up a coordinator that has not answered for a session timeout; send FindCoordinator when it is due. The
-    coordinator may hang, or another broker may be the coordinator now. The member keeps its identity."""
+    """Send FindCoordinator when it is due. First disconnect from a coordinator that has not answered for a session
+    timeout: it may hang, or another broker may be the coordinator now. The member keeps its member id and
+    generation."""
     if member.state in HEARTBEATING and member.identity.valid and now >= member.heartbeat.session_deadline:
         member.give_up_coordinator(now)
     if member.lookup.due(now) and (member.state is not State.IDLE or member.coordinator_wanted):

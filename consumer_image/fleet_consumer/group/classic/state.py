@@ -29,7 +29,8 @@ from fleet_consumer.wire.message import Request
 
 
 class OldPlan:
-    """Lookup of the predecessor's plan with DescribeGroups: the retry timer, and the partition counts of the plan."""
+    """Lookup with DescribeGroups of the plan that the group had before this static leader restarted. Has the lookup's
+    retry timer, and reads the partition counts of the plan."""
 
     def __init__(self, backoff: Backoff) -> None:
         self._backoff = backoff
@@ -54,8 +55,8 @@ class OldPlan:
     def answered(self, response: DescribeGroupsResponse, now: float) -> dict[str, int] | None:
         """Return each topic's partition count in the plan, or None if the response lacks the plan.
 
-        Read on a group includes Describe. If the broker refuses DescribeGroups nevertheless, the lookup ends, and the
-        member continues with the partition counts that it knows.
+        The permission Read on a group includes Describe, so DescribeGroups should not be refused. If the broker refuses
+        it, the lookup ends, and the member continues with the partition counts that it knows.
         """
         group = response.groups[0] if response.groups else None
         if group is None or group.error_code != ErrorCode.NONE:
@@ -78,7 +79,7 @@ class OldPlan:
 
 
 JOIN_GRACE_S = 5.0
-"""Seconds added to the rebalance timeout for the timeout of a JoinGroup or SyncGroup, as in Java."""
+"""Seconds by which the request timeout of a JoinGroup or SyncGroup exceeds the rebalance timeout, as in Java."""
 REJOINS_MAX = 10
 """Maximum length of `MemberState.rejoins`."""
 
@@ -105,16 +106,18 @@ class MemberState:
     # Protocol.
     state: State = State.IDLE
     trigger: Trigger = Trigger.OTHER
-    """The trigger that is being handled; `move` allows only the moves that the table has for it."""
+    """The trigger of the event that is being handled. `move` allows only the moves that the table in `states` lists for
+    this trigger."""
     identity: messages.MemberIdentity = field(default_factory=messages.MemberIdentity)
     attempt: messages.RebalanceAttempt | None = None
-    """The attempt in progress. In UNJOINED and STABLE, its JoinGroup still waits for the assignors' user data."""
+    """The attempt to join that is in progress, or None. In states UNJOINED and STABLE, its JoinGroup is not sent yet,
+    because the assignors' user data is still being collected."""
     leader: bool = False
     rejoin_reason: str | None = None
     """The reason for the next JoinGroup, or None if no JoinGroup is to be sent."""
     next_join_at: float = NEVER
     hasty_rejoins: int = 0
-    """Consecutive rejoins without a wait."""
+    """Number of consecutive rejoins without a wait (`HASTY_REJOINS_MAX`)."""
 
     # Subscription.
     named: tuple[str, ...] = ()
@@ -125,20 +128,22 @@ class MemberState:
     match_stale: bool = False
     """True if the pattern must be matched against fresh metadata before the next join."""
     subscription: int = 0
-    """Number of `unsubscribe` calls so far. Callbacks with a lower number are ignored."""
+    """Number of `unsubscribe` calls so far. A callback with a lower number belongs to an earlier subscription and is
+    ignored."""
     denied: frozenset[str] = frozenset()
     """Topics for which TopicAuthorizationFailed was already raised."""
 
     # Ownership.
     owned: PartitionsByTopic = field(default_factory=dict)
     giving_back: messages.CallBack | None = None
-    """The callback that gives partitions back. JoinGroup waits for this callback; otherwise two members could read one
-    partition."""
+    """The running or queued user callback that gives partitions back, or None. JoinGroup waits for this callback;
+    otherwise two members could read one partition."""
 
     # User.
     polled_at: float = NEVER
     coordinator_wanted: bool = False
-    """True if lookups or commits of manually assigned partitions need the coordinator even without a subscription."""
+    """True if the coordinator is needed without a subscription: for lookups, or for commits of manually assigned
+    partitions."""
     leaving: bool = False
     """True if the member is closed, but its LeaveGroup is in flight or waits for the coordinator lookup."""
     late_leave: str | None = None
@@ -151,17 +156,18 @@ class MemberState:
     rejoins: tuple[Rejoin, ...] = ()
     """The last rejoins that led to a generation, oldest first."""
     first_reason: str | None = None
-    """The original reason for the current rejoin; attempts after a failed attempt have further reasons."""
+    """The reason for which the current rejoin began; None if no rejoin is in progress. If an attempt fails,
+    `rejoin_reason` has the reason for the next attempt instead."""
 
     actions: list[messages.Action] = field(default_factory=list)
     """Actions that result from the event being handled."""
 
     @property
     def joining_with_partitions(self) -> bool:
-        """True while the JoinGroup of a cooperative member waits and the member keeps reading its partitions.
+        """True while a cooperative member waits for the JoinGroup response and keeps reading its partitions.
 
-        While other members may still join (PreparingRebalance), the broker accepts heartbeats and commits of the old
-        generation. So heartbeats still renew the session.
+        The broker answers JoinGroup only when all members have joined. Until then (state PreparingRebalance), the
+        broker accepts heartbeats and commits of the old generation, and these heartbeats renew the session.
         """
         return self.state is State.JOINING and bool(self.owned)
 
@@ -196,8 +202,7 @@ class MemberState:
         if isinstance(context, messages.ForJoin | messages.ForSync):
             channel, timeout_s = messages.Channel.JOIN, max(timeout_s, self.settings.rebalance_timeout_s + JOIN_GRACE_S)
         elif isinstance(context, messages.ForHeartbeat):
-            # The timeout is limited, because a response after the session timeout does not show that the session is
-            # alive.
+            # The timeout is at most the session timeout: a later response would not show that the session is alive.
             timeout_s = min(timeout_s, self.settings.session_timeout_s)
         address = None if anywhere else self.lookup.address
         self.actions.append(messages.Send(address, channel, request, timeout_s, context))
@@ -205,8 +210,8 @@ class MemberState:
     def leave(self, reason: str, *, closing: bool) -> None:
         """Send LeaveGroup if the member has a member id.
 
-        If the coordinator is unknown, a closing member waits for its lookup. Without LeaveGroup, the group would wait
-        for the session timeout. Java's consumer closes without LeaveGroup in that case.
+        If the coordinator is unknown, a closing member waits until the coordinator is found. Without LeaveGroup, the
+        group would wait for the member's session timeout. Java's consumer does not wait: it closes without LeaveGroup.
         """
         if not self.identity.member_id:
             return

@@ -45,19 +45,22 @@ class Trigger(Enum):
     HEARTBEAT = "Heartbeat response"
     COMMIT = "OffsetCommit response"
     DUE = "due"
-    """The last step after every event: start a requested rebalance if possible, act on an expired poll timer."""
+    """The last step after every event: start a requested rebalance if possible, and give up the membership if the poll
+    timer has expired."""
     OTHER = "other"
     """Events that never cause a move."""
 
 
 _FATAL = (Trigger.LOGIN_REFUSED, Trigger.LOOKUP, Trigger.JOIN, Trigger.SYNC, Trigger.COMMIT)
-"""Triggers that may end a member in any state: FENCED_INSTANCE_ID is final, even in a late response."""
+"""Triggers that may end a member with a fatal error in any state. The error FENCED_INSTANCE_ID, for example, is fatal
+even in a late response."""
 
 Moves = Mapping[Trigger, frozenset[State]]
 
 
 def _moves(ends: Moves, moves: Mapping[Trigger, State | tuple[State, ...]]) -> Moves:
-    """Build one row of the table from moves that several states share (`ends`) and the moves of one state."""
+    """Build one row of the table: the moves of one state. `ends` are moves that this state shares with others; `moves`
+    are its own."""
     row = dict(ends)
     for trigger, targets in moves.items():
         own = frozenset(targets if isinstance(targets, tuple) else (targets,))
@@ -107,7 +110,7 @@ MOVES: Mapping[State, Moves] = {
 }
 
 HEARTBEATING = frozenset({State.REVOKING, State.PLANNING, State.SYNCING, State.STABLE})
-"""States in which the broker expects heartbeats. While a member's JoinGroup waits, the broker expects none."""
+"""States in which the broker expects heartbeats. It expects none while the member waits for a JoinGroup response."""
 
 IN_REBALANCE = frozenset({State.REVOKING, State.JOINING, State.PLANNING, State.SYNCING})
 """States in which a commit that the broker refuses fails with RebalanceInProgress."""

@@ -59,8 +59,8 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """One partition. `lag` is None while unknown; `share` is the lag in percent of the fleet's largest partition
-    lag."""
+    """One partition. `lag` is in records, and None while unknown. `share` is this lag in percent of the largest lag of
+    a partition of the fleet."""
 
     topic: str
     partition: int
@@ -94,9 +94,13 @@ class StuckView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """One fleet. While the Kafka group is not observed, `observed_at` is empty, and `partitions` is None. `old`: why
-    the observed values are outdated; empty if they are current. `lag`: the sum of the known lags of all source
-    partitions; `lag_complete`: all lags are known. `unlisted`: number of source partitions that `partitions` omits."""
+    """One fleet.
+
+    - `observed_at`: empty while the Kafka group is not observed; `partitions` is then None.
+    - `old`: why the observed values are outdated; empty if they are current.
+    - `lag`: the sum of the known lags of all source partitions. `lag_complete`: True if all these lags are known.
+    - `unlisted`: number of source partitions that `partitions` omits.
+    """
 
     row: FleetRow
     image: str

@@ -14,7 +14,7 @@ PAGE_ROWS: Final = 100
 """Maximum number of rows on one page. A browser lays out this many rows in milliseconds; thousands of rows would freeze
 the browser at each change."""
 TEXT_CHARACTERS_MAX: Final = 253
-"""Maximum length of a filter, and of a Kubernetes object name."""
+"""Maximum length of a filter text. It is also the maximum length of a Kubernetes object name."""
 PAGES_MAX: Final = 100_000
 
 Key = tuple[str, str]
@@ -35,8 +35,8 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow:
-    """One ConsumerGroup. `lag`, `behind` and `waiting` are buckets, as in the status. `arrival` and `raw` are None if
-    no scaling decision by load has been made."""
+    """One ConsumerGroup. `lag`, `behind` and `waiting` are rounded, as in the status. `arrival` (records per second)
+    and `raw` (workers that the load needs) are None if no scaling decision by load has been made."""
 
     namespace: str
     name: str
@@ -101,9 +101,13 @@ def read_query(fields: Mapping[str, str]) -> ListQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetList:
-    """One page of the list. `total` counts the fleets that the viewer may read, `matched` those that the filter
-    selects. `failed` is the sum of the known numbers of failed records; `failed_complete`: every fleet with retries
-    reports this number. `states` counts the matched fleets by the state of their Kafka group."""
+    """One page of the list.
+
+    - `total`: number of fleets that the viewer may read; `matched`: number of those that the filter selects.
+    - `failed`: sum of the known numbers of failed records. `failed_complete`: True if every fleet with retries reports
+      this number.
+    - `states`: number of matched fleets by the state of their Kafka group.
+    """
 
     rows: tuple[FleetRow, ...]
     total: int

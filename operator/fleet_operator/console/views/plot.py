@@ -10,8 +10,8 @@ HEIGHT: Final = 160
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a plot: its name, its `pieces` as SVG coordinates, its largest and its last value. Between two pieces
-    the value is unknown; `last` is None if the value is unknown now."""
+    """One line of a plot: its name, its `pieces` as SVG coordinates, its largest value `most` and its last value.
+    Between two pieces, the value is unknown. `last` is None if the value is unknown now."""
 
     name: str
     pieces: tuple[str, ...]
@@ -47,7 +47,7 @@ def up(value: float, most: float) -> float:
 
 
 def upper_edge(values: Iterable[float]) -> float:
-    """The smallest of 1, 2, 5, 10, 20, 50 … that is at least as large as every value."""
+    """The upper end of an axis: the smallest of 1, 2, 5, 10, 20, 50 … that is at least the largest value."""
     most, edge = max(values, default=0.0), 1.0
     for factor in (2.0, 2.5, 2.0) * 20:
         if edge >= most:

@@ -25,8 +25,9 @@ BAR_PIXELS_MIN: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class DelayView:
-    """One retry topic. Its records become due between `first_due` and one `delay` after the observation; `left` and
-    `width` place this span on the time line. If no record waits, `first_due` is empty and `width` is 0."""
+    """One retry topic. The first waiting record becomes due at `first_due`; the last one, at most one `delay` after the
+    observation. `left` and `width` place this span on the time line. If no record waits, `first_due` is empty and
+    `width` is 0."""
 
     delay: str
     waiting: int | None
@@ -39,8 +40,8 @@ class DelayView:
 
 @dataclass(frozen=True, slots=True)
 class FailedView:
-    """Failed records with one reason and error class; `records` is a rounded lower bound. `preview` is the command that
-    lists these records, `redrive` the manifest of a Redrive of all records with this reason."""
+    """Failed records with one reason and error class; `records` is a rounded minimum of their number. `preview` is the
+    command that lists these records, `redrive` the manifest of a Redrive of all records with this reason."""
 
     reason: str
     error: str
@@ -113,8 +114,8 @@ def _first_due(seen: RetryObservation, delay: str, topic: str) -> float | None:
 
 
 def _span(seen: RetryObservation | None, group_id: str) -> tuple[float, float]:
-    """The ends of the time line: the first due time or the observation's time, whichever is earlier, and the
-    observation's time plus the longest delay."""
+    """The two ends of the time line. It begins at the first due time or at the observation, whichever is earlier. It
+    ends one longest delay after the observation."""
     if seen is None:
         return 0.0, 0.0
     delays = _by_delay(seen, group_id)

@@ -1,4 +1,4 @@
-"""View model of one fleet's scaling: the last decision in words, and plots of the recorded numbers."""
+"""View model of one fleet's scaling: the last decision in words, and plots of values such as lag and workers."""
 
 from array import array
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,13 @@ from fleet_operator.console.views.plot import Line, step_line, upper_edge
 from fleet_operator.planning import times
 
 POINTS_MAX: Final = 90
-"""Maximum number of points that are kept for a fleet, in about 4 KiB. A point is recorded when a number changes."""
+"""Maximum number of points that are kept for a fleet; they take about 4 KiB. A point is recorded when one of the
+plotted values changes."""
 UNKNOWN: Final = -1.0
 
 
 class Point(NamedTuple):
-    """Numbers of a fleet at one time (epoch seconds). The number UNKNOWN means that a value is not known."""
+    """The plotted values of a fleet at the time `at` (epoch seconds). UNKNOWN stands for a value that is not known."""
 
     at: float
     target: float
@@ -34,7 +35,7 @@ class History:
         self._numbers = array("d")
 
     def record(self, row: FleetRow, at: float) -> None:
-        """Append the numbers of a row as a point, unless they equal the last point's numbers."""
+        """Append the values of a row as a point, unless they equal those of the last point."""
         numbers = (row.target, row.ready, row.raw, row.arrival, row.lag_records)
         point = [UNKNOWN if each is None else float(each) for each in numbers]
         if len(self._numbers) and list(self._numbers[-len(point) :]) == point:
@@ -78,7 +79,7 @@ FACTS: Final = (
     ("arrivalPerSecond", "Arrival, records per second"),
     ("perReplicaPerSecond", "Capacity of one worker, records per second"),
     ("rawReplicas", "Workers for the load, with reserve"),
-    ("usefulReplicas", "Workers that can be used"),
+    ("usefulReplicas", "Workers at which the busiest one keeps up"),
     ("proposedReplicas", "Workers that the dry run proposes"),
 )
 

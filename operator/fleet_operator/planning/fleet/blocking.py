@@ -31,8 +31,9 @@ SECRET_PROBLEMS: Final = frozenset(
         conditions.SECRET_INCOMPLETE,
     }
 )
-"""Reasons for which the operator refuses a KafkaCluster's Secrets. The same reasons block its ConsumerGroups:
-Kubernetes lets a pod mount any Secret of its namespace, so workers could otherwise use a refused Secret."""
+"""Reasons for which the operator refuses a KafkaCluster's Secrets. They also block the ConsumerGroups that use the
+KafkaCluster. Otherwise workers could use a refused Secret, because Kubernetes lets a pod mount any Secret of its
+namespace."""
 
 
 def find_blocking_problem(
@@ -44,9 +45,13 @@ def find_blocking_problem(
     observation: ClusterObservation | None = None,
     retry_problem: Problem | None = None,
 ) -> Problem | None:
-    """The first problem that blocks a group; None without one. `older`: another object's claim that owns the Kafka
-    group. `handler_files`: None if the handler's ConfigMap is missing or not referenced. `retry_problem`: why the retry
-    policy cannot be published."""
+    """The first problem that blocks a group; None without one.
+
+    - `cluster`: the group's KafkaCluster, or the problem that makes it unusable.
+    - `older`: the claim of another ConsumerGroup that owns the Kafka group; None without one.
+    - `handler_files`: the files of the handler's ConfigMap; None if the ConfigMap is missing or not referenced.
+    - `retry_problem`: the reason why the retry policy cannot be published.
+    """
     if isinstance(cluster, Problem):
         return cluster
     if older is not None:
@@ -60,8 +65,8 @@ def find_blocking_problem(
         return changed
     if observation is not None and observation.current and observation.reason in SECRET_PROBLEMS:
         return Problem(observation.reason, observation.message)
-    # An observation of an unreachable cluster lacks the topic even if the topic exists. So a topic that was seen
-    # earlier counts as existing.
+    # An observation of an unreachable cluster lacks the topic __consumer_offsets even if the topic exists. So the topic
+    # counts as existing once it has been seen.
     awaited = cluster.spec.offsets_topic.manage == "Provision" and not cluster.identity.had_offsets_topic
     if observation is not None and observation.lacks_offsets_topic and awaited:
         # If the group were not blocked, a joining worker would make a broker create the topic with the broker's
@@ -137,10 +142,11 @@ def find_source_problem(group: ConsumerGroup, handler_files: Mapping[str, str] |
 def find_unproven_connection(
     cluster: KafkaCluster, observation: ClusterObservation | None, *, moved: bool
 ) -> Problem | None:
-    """The reason why no pod may start with a KafkaCluster's connection yet; None if pods may. Until the operator has
-    observed the cluster with this connection, it is unknown whether the Secrets may be used. `moved`: the fleet runs
-    with another connection. The fleet's offsets may be invalid in the new cluster, so the cluster id must first be read
-    with the new connection."""
+    """The reason why no pod may start with a KafkaCluster's connection yet; None if pods may start.
+
+    Until the operator has observed the cluster with this connection, it is unknown if the Secrets may be used. `moved`:
+    the fleet runs with another connection. In this case, the cluster id must first be read with the new connection,
+    because the fleet's offsets are invalid in another cluster."""
     name = cluster.metadata.name
     if observation is None or not observation.current:
         return Problem(
@@ -156,10 +162,11 @@ def find_unproven_connection(
 
 
 def find_changed_id(cluster: KafkaCluster, observation: ClusterObservation | None) -> Problem | None:
-    """The problem if the brokers report another cluster id than the KafkaCluster has recorded. While no broker answers,
-    an earlier problem persists. Otherwise workers would start as soon as the other cluster went down. The problem also
-    persists through a restart of the operator and a renewed Secret, until the recorded cluster id is seen with the
-    present connection."""
+    """The problem that the brokers report another cluster id than the KafkaCluster has recorded; None without it.
+
+    An earlier problem persists while no broker answers. Otherwise workers would start as soon as the other cluster
+    became unreachable. The problem also persists after a restart of the operator or a change of the Secret. It ends
+    once the recorded cluster id is seen with the present connection."""
     known, message = cluster.identity.cluster_id, cluster.identity.other
     seen = observation.cluster_id if observation else None
     if seen and seen != known:
@@ -174,7 +181,7 @@ def find_changed_id(cluster: KafkaCluster, observation: ClusterObservation | Non
 
 
 def identity_after(cluster: KafkaCluster, observation: ClusterObservation | None) -> ClusterIdentity:
-    """The KafkaCluster's identity after an observation. A recorded cluster id is never replaced by a different one."""
+    """The KafkaCluster's identity after an observation. A recorded cluster id is never replaced by another id."""
     changed = find_changed_id(cluster, observation)
     known = replace(cluster.identity, other="" if changed is None else changed.message)
     if changed is not None or observation is None or not observation.reachable:

@@ -1,9 +1,8 @@
-"""Deadlines of a rollout: how long pods have run without becoming ready, and the causes for which waiting pods wait.
+"""Deadlines of a rollout: the time for which pods have run without becoming ready, and the reasons why pods wait.
 
 The operator adds up the seconds between its own reconciles. It measures them with its monotonic clock, counts at most
-`GAP_MAX_S` between two reconciles, and never compares times of different clocks. So no revision is refused because of a
-changed clock, a wrong clock (on a node or of an earlier leader), a suspended machine, or a pause between reconciles. A
-new leader starts from zero.
+`GAP_MAX_S` between two reconciles, and never compares times of different clocks. So a revision is never refused because
+a clock was changed or is wrong, a machine was suspended, or reconciles paused. A new leader starts from zero.
 
 Time counts only while a container runs without becoming ready, or keeps dying. A pod that waits for something outside
 its revision adds no time, and keeps the time counted so far.
@@ -30,16 +29,16 @@ GAP_MAX_S: Final = 30.0
 """Maximum seconds counted between two reconciles. A rollout in progress is reconciled every few seconds."""
 
 READY_S: Final = 5.0
-"""Seconds for which a pod must stay ready before the time counted against it is reset to zero. A pod in a crash loop
-that is ready for only a moment does not reset the time (compare `minReadySeconds`)."""
+"""If a pod has been ready for this many seconds, the time counted against it is reset to zero. Being ready for a moment
+is not enough, because a pod in a crash loop may do so (compare `minReadySeconds`)."""
 
 CHECK_UNSTARTED_S: Final = 60.0
-"""Seconds after which a revision is refused if its check pod cannot start for a cause inside the revision, such as an
-invalid image name."""
+"""A revision is refused if its check pod cannot start for this many seconds because of the revision itself, for
+example because of an invalid image name."""
 
 TROUBLE_S: Final = 10.0
-"""Seconds before pods that are missing, starting or terminating late are reported; controllers and kubelets need some
-time."""
+"""Pods that are late in being created, starting or terminating are reported only after this many seconds, because
+controllers and kubelets need some time."""
 
 MISSING: Final = "missing pods"
 LINGERING: Final = "lingering "
@@ -60,7 +59,8 @@ def watch(before: Watched, facts: RolloutFacts, *, counts: bool, tick: float) ->
 
 
 def _count_time(before: CountedTime | None, now: PodState, passed: float) -> CountedTime:
-    """Add the `passed` seconds to a pod's counted time, for the state that the previous reconcile saw."""
+    """Add the seconds since the previous reconcile (`passed`) to a pod's counted time. The pod is assumed to have been
+    in its previous state for all of these seconds. `now`: its present state."""
     if before is None:
         return CountedTime(state=now)
     seconds, ready_s = before.seconds, 0.0
@@ -100,8 +100,8 @@ def late_pod(facts: RolloutFacts) -> Problem | None:
 
 
 def late_check(facts: RolloutFacts, check: CheckFacts) -> Problem | None:
-    """The refusal of a revision because its check hangs, or cannot start for a cause inside the revision; None
-    otherwise."""
+    """The refusal of a revision because its check hangs, or because its check cannot start for a cause inside the
+    revision. None if neither is the case."""
     seconds = facts.watched.seconds(check.uid)
     if check.started and seconds >= facts.check_deadline_s:
         return Problem(

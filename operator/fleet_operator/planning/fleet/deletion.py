@@ -1,8 +1,8 @@
 """Deletion of a ConsumerGroup: the steps in Kafka before its object may be removed, and their deadlines.
 
 The object has a finalizer only if its spec requires such steps. Each step follows from the present state, so if the
-operator is killed, its successor continues at the same or the next step. Because of two deadlines, neither an
-unreachable broker nor a terminating namespace keeps the object indefinitely. If the KafkaCluster is missing, the steps
+operator is killed, its successor continues at the same or the next step. Two deadlines limit the time for which an
+unreachable broker or a terminating namespace can keep the object. If the KafkaCluster is missing, the steps
 are skipped. If a drain times out, topics with waiting records are kept: a kept topic can still be deleted, but deleted
 records cannot be recovered.
 
@@ -19,12 +19,13 @@ from fleet_operator.api.v1alpha1.consumergroup import ConsumerGroup, Deletion
 from fleet_operator.planning.observation import RetryObservation
 
 UNDO_S: Final = 120.0
-"""Seconds added to the spec's drain timeout, to stop the workers and to delete topics and groups in Kafka."""
+"""Seconds in addition to the spec's drain timeout. In this time, the workers are stopped, and topics and groups are
+deleted in Kafka."""
 
 CLUSTER_HOLD_S: Final = 60.0
-"""Seconds for which a deleted KafkaCluster is kept for groups that are not being deleted: the same command, or the
-namespace's deletion, may delete these groups next. For a group that is being deleted, the KafkaCluster is kept until
-the group is removed."""
+"""Seconds for which a deleted KafkaCluster is kept while groups that are not being deleted use it. The command or the
+namespace deletion that deleted the KafkaCluster may delete these groups next. If a group is being deleted, its
+KafkaCluster is kept until the group is removed."""
 
 POLL_S: Final = 2.0
 """Seconds between polls of a deletion in progress, in case an event was missed."""
@@ -125,8 +126,8 @@ def doomed_topics(group: ConsumerGroup, topics: Iterable[str]) -> tuple[str, ...
 
 
 def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
-    """True for a retry topic of this group. A matching prefix is no proof, because another group's id may begin with
-    this group's id."""
+    """True for a retry topic of this group. The prefix alone does not prove this, because another group's id may begin
+    with this group's id. So the rest of the name must be a delay."""
     prefix = naming.retry_topic(group.group_id, "")
     if not topic.startswith(prefix):
         return False
@@ -138,8 +139,8 @@ def _is_retry_topic(group: ConsumerGroup, topic: str) -> bool:
 
 
 def doomed_groups(group: ConsumerGroup, *, had_retries: bool) -> tuple[str, ...]:
-    """The Kafka groups to delete. Without `had_retries`, the group with the retry group's id is not deleted, because it
-    may belong to another fleet."""
+    """The Kafka groups to delete. If the fleet never had retries (not `had_retries`), a Kafka group with the retry
+    group's id may belong to another fleet, and is not deleted."""
     if group.spec.deletion.group == "Keep":
         return ()
     return (group.group_id, *((naming.retry_group(group.group_id),) if had_retries else ()))

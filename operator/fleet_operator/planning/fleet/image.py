@@ -1,9 +1,9 @@
-"""Choice of a fleet's worker image. The choice is stored in the group's state, so a new default image of the operator
-replaces no pods.
+"""Choice of a fleet's worker image. The chosen image is stored in the group's state, so pods are not replaced just
+because the operator has a new default image.
 
-A new group gets the operator's default image. If `spec.image` is set, it has precedence. When `spec.image` is removed,
-the group gets the operator's current default image. Otherwise only an upgrade in waves changes the image (see `waves`).
-The image is written to the state before it is used, so if the operator is killed, its successor chooses the same image.
+If `spec.image` is set, it is used. A new group without it gets the operator's default image, and so does a group from
+which `spec.image` is removed. After that, only an upgrade in waves changes the image (see the module `waves`). The
+image is written to the state before it is used, so if the operator is killed, its successor chooses the same image.
 """
 
 from collections.abc import Mapping

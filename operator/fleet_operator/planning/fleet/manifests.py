@@ -114,8 +114,10 @@ Notices = Mapping[str, Mapping[str, str]]
 
 
 def notices(pods: Iterable[Mapping[str, Any]], *wanted: Notices) -> list[dict[str, Any]]:
-    """Patches that annotate pods, so that the kubelet updates mounted files at once. Each patch repeats the pod's other
-    notices, because a server-side apply removes an annotation that an earlier apply set and this apply omits."""
+    """Patches that annotate pods. A changed annotation makes the kubelet update the pod's mounted files immediately.
+
+    Each patch repeats the pod's other notices (see `NOTICES`). Otherwise the server-side apply would remove them,
+    because an earlier apply set them."""
     patches = []
     for pod in pods:
         metadata = pod["metadata"]

@@ -25,8 +25,9 @@ INIT_CONTAINER_FAILED: Final = "InitContainerFailed"
 def read_revision(
     config_map: Mapping[str, Any], verdicts: Mapping[str, RevisionVerdict], *, config_map_names: Iterable[str]
 ) -> RevisionRecord | None:
-    """Parse a revision's ConfigMap; None if it records no revision or is being deleted. `config_map_names`: all
-    ConfigMaps of the group, to detect that the copy of the handler's source is missing."""
+    """Parse a revision's ConfigMap; None if it records no revision or is being deleted. `verdicts`: the verdicts of all
+    revisions, keyed by hash. `config_map_names`: the names of all ConfigMaps of the group. They show if the copy of the
+    handler's source is missing."""
     metadata = config_map.get("metadata", {})
     annotations = metadata.get("annotations") or {}
     revision = annotations.get(labels.REVISION_ANNOTATION, "")
@@ -45,9 +46,10 @@ def with_verdict(revision: str, verdict: RevisionVerdict | None, **found: Any) -
 
 
 def read_check(pod: Mapping[str, Any]) -> CheckFacts:
-    """Parse a check pod. The result is JSON, in the last line of the worker's termination message. The check ends when
-    the worker's container ends, even if the pod still runs: containers that an admission webhook added may keep
-    running."""
+    """Parse a check pod. The check's result is JSON, in the last line of the worker's termination message.
+
+    The check ends when the worker's container ends. The pod may still run then, because of containers that an admission
+    webhook added."""
     metadata, status = pod.get("metadata", {}), pod.get("status") or {}
     named = (each for each in status.get("containerStatuses") or () if each.get("name") == labels.CONTAINER)
     worker: Mapping[str, Any] = next(named, {})

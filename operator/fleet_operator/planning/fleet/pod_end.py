@@ -15,8 +15,9 @@ from fleet_operator.planning.fleet.pod_wait import container_statuses
 from fleet_operator.planning.foreign_json import read_object
 
 RECENT_S: Final = 60.0
-"""Seconds for which a restarted container still counts as failing. In this time, a container in a crash loop dies
-again, or a worker joins the group and reaches the record that killed its predecessor."""
+"""Seconds for which a restarted container still counts as failing. This time is long enough for a container in a crash
+loop to die again. It is also long enough for a worker to join the group and to reach the record at which it died
+before."""
 
 SAID_CHARACTERS_MAX: Final = 300
 RECORDS_MAX: Final = 4
@@ -29,9 +30,13 @@ SIGNAL_EXIT: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEnd:
-    """The last death of a container; times in epoch seconds. `started_at`: start of the container's next process; None
-    until it starts. `said`: the termination message, in one line. `records`: the records that the handler was
-    processing."""
+    """The last death of a container.
+
+    - `at`: the time of the death in epoch seconds; None if unknown.
+    - `started_at`: the time at which the container started again, in epoch seconds; None before that.
+    - `said`: the termination message, in one line.
+    - `records`: the records that the handler was processing when the container died.
+    """
 
     container: str
     exit_code: int

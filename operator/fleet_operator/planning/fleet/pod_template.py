@@ -31,7 +31,8 @@ USER_ID: Final = 65532
 """Id of the unprivileged user and group of the project's images."""
 
 CLOSING_S: Final = 15
-"""Seconds by which the grace period exceeds `drainSeconds`, for the last commit, leaving the group, and closing."""
+"""Seconds by which a pod's grace period exceeds `drainSeconds`. The worker needs them for its last commit, for leaving
+the group, and for closing its connections."""
 
 CHECK_GRACE_S: Final = 5
 """Grace period of a check pod in seconds. The period is short, because the sidecars, which end last, have nothing to
@@ -40,8 +41,8 @@ drain."""
 SERVING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
 """Fields that are removed from the worker container if the worker serves no HTTP."""
 ATTENDING: Final = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
-"""Fields that are removed from the other containers if the worker serves no HTTP: probes and hooks may wait for the
-worker's HTTP pages."""
+"""Fields that are removed from the other containers if the worker serves no HTTP, because probes and hooks may wait for
+an answer of the worker's HTTP server."""
 STARTUP_S: Final = 600
 """Seconds within which a worker must import its handler. The pod is not ready before the import has succeeded."""
 
@@ -120,9 +121,10 @@ def check_pod_spec(template: Mapping[str, Any]) -> dict[str, Any]:
     probes.
 
     The other containers run in the check too. Otherwise a wrong image, or a resource request that no node can meet,
-    would only fail during the rollout. They become native sidecars (restartable init containers), which start before
-    the check and end with it. Ordinary containers would keep the pod from ending, and the check could pass before their
-    images are pulled. Their probes and hooks are removed, because they may need a serving worker.
+    would be noticed only during the rollout. These containers become native sidecars (restartable init containers),
+    which start before the check and end with it. Ordinary containers would keep the pod from ending, and the check
+    could pass before their images are pulled. The sidecars' probes and hooks are removed, because they may need a
+    worker that serves HTTP.
 
     Decision: docs/decisions/0041-check-pods.md.
     """

@@ -1,6 +1,7 @@
-"""Revisions of a fleet, each rendered once and named by a hash. Any change in the content of a revision replaces the
-pods. So a revision contains neither `replicas` nor the settings that running workers reload. The hash covers only the
-content, so one spec gives the same revision on every operator and after every restart.
+"""Revisions of a fleet. Each revision is rendered once and named by a hash.
+
+Any change in the content of a revision replaces the pods. So a revision does not contain `replicas`, or settings that
+running workers reload. The hash covers only the content. So one spec gives the same revision in every operator process.
 
 Another version of the operator may render the same spec differently, and this difference alone must not replace pods.
 So the StatefulSet also carries a digest of its revision's inputs. While the inputs are the same, the StatefulSet keeps
@@ -60,9 +61,9 @@ class Revision:
 
 
 NO_INPUTS: Final = frozenset({"image", "replicas", "suspend", "rollout", "retry", "scaling", "offsets", "deletion"})
-"""Fields of a ConsumerGroup's spec that the digest of a revision's inputs omits, because pods depend on them only
-indirectly or not at all. If a field is missing in this set, the harm is small: a change of the field may once replace
-pods that an earlier version of the operator rendered."""
+"""Fields of a ConsumerGroup's spec that are not part of the digest of a revision's inputs, because pods depend on them
+only indirectly or not at all. If a field is missing in this set by mistake, the harm is small. A change of the field
+may then replace, once, pods that an earlier version of the operator rendered."""
 
 
 def plan_revision(
@@ -115,12 +116,14 @@ def keep_running(
     *,
     connection_waits: bool = False,
 ) -> Revision:
-    """Return the StatefulSet's revision if it was planned from the same inputs as `planned`, else `planned`. With
-    `connection_waits`, the StatefulSet's revision is also kept if only the connection differs. `config_maps`: the
-    group's ConfigMaps; the ConfigMaps of revisions include their data.
+    """Return the StatefulSet's revision if it was planned from the same inputs as `planned`, else `planned`.
 
-    Never kept are a refused revision, a revision whose ConfigMap is missing or differs from the applied template, and a
-    revision of a former ConsumerGroup of this name.
+    With `connection_waits`, the StatefulSet's revision is also kept if only the connection differs. `config_maps`: the
+    group's ConfigMaps; the ConfigMaps of revisions include their data. The StatefulSet's revision is never kept
+
+    - if it is refused,
+    - if its ConfigMap is missing or differs from the applied template, or
+    - if it belongs to a former ConsumerGroup of this name.
     """
     running, known, wanted = read_fleet(stateful_set), inputs_of(stateful_set), planned.inputs
     if running is None or known is None or running.revision == planned.hash:

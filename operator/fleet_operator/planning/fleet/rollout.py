@@ -1,9 +1,13 @@
-"""Rollout of a revision: check it, roll it out, record it as good, or return to the last good one.
+"""Rollout of a revision: check it, roll it out, and record it as good or return to the last good revision.
 
 A bad revision must never take a fleet down, and the operator may be killed between any two writes. So all facts except
-the elapsed time come from objects in the API server (parsed by `parsing`). ConfigMaps have the revisions, the group's
-state has their verdicts, the check pod has the result of the check, and the StatefulSet and its pods show the progress.
-One call of `decide` returns all next steps. Repeated calls, with these steps carried out in between, converge.
+the elapsed time come from objects in the API server, parsed by the module `parsing`:
+
+- ConfigMaps have the revisions, and the group's state has their verdicts.
+- The check pod has the result of the check.
+- The StatefulSet and its pods show the progress.
+
+One call of `decide` returns all next steps. `decide` is called again after these steps, until no step is left.
 
 States:  (absent) -> Candidate -> checked Candidate -> Good
                        |  ^            |
@@ -31,10 +35,11 @@ from fleet_operator.planning.problem import Problem
 from fleet_operator.planning.state.group import RevisionState
 
 CHECK_RETRY_OUTSIDE_S: Final = 60.0
-"""Seconds before a check that failed for a reason outside the revision is repeated."""
+"""Seconds after which a check is repeated if it failed for a cause outside the revision."""
 
 CHECK_RETRY_INSIDE_S: Final = 600.0
-"""Seconds before a refused revision is checked again, because the image behind a moving tag may have been fixed."""
+"""Seconds after which a refused revision is checked again, because its image may have been fixed under the same
+tag."""
 
 POLL_S: Final = 5.0
 """Seconds between polls of a rollout in progress, in case an event was missed."""
@@ -91,7 +96,7 @@ def decide(facts: RolloutFacts, now: float) -> RolloutDecision:
 
 
 def _withheld(facts: RolloutFacts, decision: RolloutDecision) -> RolloutDecision:
-    """Keep the wanted revision from being checked or rolled out while its connection is unproven."""
+    """Return the decision without a check or rollout of the wanted revision while its connection is unproven."""
     if facts.unproven is None or facts.wanted is None:
         return decision
     applies = decision.target == facts.wanted and (facts.fleet is None or facts.fleet.revision != facts.wanted)

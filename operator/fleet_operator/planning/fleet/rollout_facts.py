@@ -25,9 +25,11 @@ class RevisionRecord(RevisionVerdict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFacts:
-    """One check pod, parsed. `ok`: None until the check ends. `outside`: a failed check has a cause outside the
-    revision. A check that has not ended is in one of three states: it has `started`; it `waits` for a cause outside the
-    revision; or it cannot run for a `reason` inside the revision."""
+    """One check pod, parsed. `ok`: None until the check ends. `outside`: True if a failed check has a cause outside the
+    revision.
+
+    A check that has not ended has `started`, or `waits` for a cause outside the revision, or cannot run for a `reason`
+    inside the revision."""
 
     pod: str
     revision: str
@@ -80,9 +82,13 @@ class PodState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTime:
-    """The time counted for a pod, or for a wait that delays a rollout. `state`: the pod's state at the last reconcile.
-    `seconds`: time in the state `TRIES` since the pod was last ready for `deadlines.READY_S`. `ready_s`: time for which
-    the pod has been ready until now."""
+    """The time counted for a pod, or for something that delays a rollout.
+
+    - `state`: the pod's state at the last reconcile.
+    - `seconds`: the seconds for which the pod has been in the state `TRIES`. They restart from zero once the pod has
+      been ready for `deadlines.READY_S`.
+    - `ready_s`: the seconds for which the pod has been ready without interruption until now.
+    """
 
     state: PodState
     seconds: float = 0.0
@@ -111,10 +117,10 @@ class RolloutFacts:
     - `wanted`: hash of the revision planned from the spec; None if no revision can be planned, for the reason in
       `blocked`.
     - `unproven`: the reason why no pod may start with the wanted revision's connection yet; running pods continue.
-    - `request`: see `revision.request_digest`.
+    - `request`: digest of the spec and of the request for another try, see `revision.request_digest`.
     - `outside_ok`: Kafka answers. While Kafka does not answer, an unready pod does not count against its revision.
     - `patience_s`: seconds added to the progress deadline while the Kafka group rebalances, which delays new members.
-    - `used`: revisions that other parts of the fleet run.
+    - `used`: revisions that must be kept for other parts of the fleet, such as the retry workers.
     """
 
     wanted: str | None
@@ -142,9 +148,11 @@ class RolloutFacts:
         return max(good, key=lambda record: (record.since or 0.0, record.hash == self.wanted), default=None)
 
     def good_since(self, now: float) -> float:
-        """The time to record for a revision that becomes good now, in epoch seconds. This time is later than the times
-        of all other good revisions, even if a leader with a fast clock recorded those times. Otherwise an older
-        revision would stay the newest good revision, and this revision would be recorded repeatedly."""
+        """The time to record for a revision that becomes good now, in epoch seconds.
+
+        This time must be later than the times of all other good revisions, even if a leader with a fast clock recorded
+        their times. Otherwise an older revision would count as the newest good revision, and the present revision would
+        be recorded repeatedly."""
         newest = self.newest_good(other_than=self.wanted)
         return now if newest is None or newest.since is None else max(now, newest.since + 1.0)
 
@@ -155,14 +163,14 @@ class RolloutFacts:
 
     @property
     def fallback(self) -> str | None:
-        """The revision to run while the wanted revision may not run: the newest other good revision or, without one,
-        the `running` revision. None without a StatefulSet."""
+        """The revision to run while the wanted revision may not run. This is the newest other good revision or, without
+        another good revision, the `running` revision. None without a StatefulSet."""
         good = self.newest_good(other_than=self.wanted)
         return good.hash if good and self.fleet else self.running
 
     def prunable(self, target: str | None) -> tuple[str, ...]:
-        """Revisions that may be deleted: neither wanted, nor run by any pod, nor needed as the fallback. Empty while
-        the wanted revision is unknown, or while the StatefulSet's controller has not seen its newest template."""
+        """Revisions that may be deleted. The wanted revision, the revisions of pods and the fallback are kept. Empty
+        while the wanted revision is unknown, or while the StatefulSet's controller has not seen its newest template."""
         if self.wanted is None or (self.fleet is not None and not self.fleet.observed):
             return ()
         good = (self.newest_good(), self.newest_good(other_than=self.wanted))

@@ -1,25 +1,26 @@
 """Ledger of upgrades in waves: the rollout statuses of all groups, and the groups that may start.
 
 There is one rollout for the operator's worker image, and one for the connection of each KafkaCluster. Canaries go
-first: the groups with the canary label or, without such groups, the first group by name. When all canaries are
-complete, the other groups follow. A failed group stops its rollout for all groups that have not started. A failed group
-that is suspended still counts as failed: suspending the group is often the first reaction, and must not release the
-other groups.
+first. They are the groups with the canary label or, without such groups, the first group by name. When all canaries are
+complete, the other groups follow. A failed group stops its rollout for all groups that have not started. If a failed
+group is suspended, it still counts as failed. Suspending the group is often the first reaction to a failure, and must
+not release the other groups.
 
 Any tenant may have many failing groups. So a group holds up other groups only for a limited time, either as a canary,
-in a slot or by a failure. After this time, its namespace is late: the namespace goes last in that rollout, and never
-again holds up another namespace in it. The groups of a late namespace still wait for one another, and for a canary of
-their own, because the change may fail in all of them. Namespaces get slots in rotation. An administrator may disable
-every limit except the bound.
+in a slot or by a failure. After this time, its namespace is late: the namespace goes last in this rollout, and never
+again holds up another namespace in this rollout. The groups of a late namespace still wait for one another, and for a
+canary of their own, because the change may fail in all of them. Namespaces get slots in rotation.
 
-The bound limits the upgrading groups of all rollouts together. The ledger counts them from the states, and adds slots
-that no state shows yet, so that neither concurrent reconciles nor the next operator exceed the bound. There are three
-exceptions. A failed group that recovers occupies a slot again. A resumed group continues immediately. One group too
-many may start if the API server accepts a write of a former leader that has lost the Lease.
+The bound limits the number of upgrading groups in all rollouts together. An administrator may disable every limit
+except the bound. The ledger counts the upgrading groups from the groups' states, and adds slots that no state shows
+yet. So concurrent reconciles do not exceed the bound, and the next operator process does not either.
+
+There are three exceptions to the bound. A failed group that recovers occupies a slot again. A resumed group continues
+immediately. One group too many may start if the API server accepts a write of a former leader that has lost the Lease.
 
 The cost of recording a group's change does not depend on the number of groups. The search for the next groups visits
-each namespace: with 5,000 groups, the measured cost per group is 0.05 ms in one namespace, 0.5 ms in 50 namespaces, and
-3.8 ms in 500.
+each namespace. With 5,000 groups, the measured cost per group is 0.05 ms in one namespace, 0.5 ms in 50 namespaces, and
+3.8 ms in 500 namespaces.
 
 Decision: docs/decisions/0046-waves-and-adoption.md.
 """
@@ -49,8 +50,8 @@ WAITS: Final = "waits"
 ROLLS: Final = "rolls"
 FAILED: Final = "failed"
 Hold = tuple[str, Key, str]
-"""A reason why groups wait: the rollout (empty for an occupied slot), the group that holds up the others, and this
-group's state."""
+"""A reason why groups wait, as a tuple: the rollout's `what` (empty for an occupied slot), the group that holds up the
+others, and the state of that group."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class UpgradeRollout:
     - `waiting`: groups that have not started; `canaries`: the waiting groups with the canary label.
     - `rolling`, `complete`, `failed`: groups that have started; `rolling_canaries`: canaries that are upgrading.
     - `what`, `remedy`: parts of messages: the change, and the remedy for a failure.
-    - `late`: holds that have lasted too long, and therefore hold up no group.
+    - `late`: holds that have lasted too long, so that no group waits for them any more.
     - `late_namespaces`: namespaces that have had a late hold; they hold up only their own groups.
     """
 
@@ -100,7 +101,7 @@ class UpgradeRollout:
                 del each[bisect_left(each, key)]
 
     def leads(self, key: Key) -> bool:
-        """True if a waiting group need not wait for a canary."""
+        """True if this waiting group does not have to wait for a canary."""
         first = self._first(key[0])
         return first is None or _has(first, key)
 
@@ -114,7 +115,8 @@ class UpgradeRollout:
         return next(self._holding(self.failed, FAILED, namespace), None)
 
     def leader(self, namespace: str) -> Key | None:
-        """The first group for which the groups of a namespace wait, or None."""
+        """The first canary for which the groups of a namespace wait, or None. Without a canary label, another group
+        serves as the canary."""
         canaries = (self.rolling_canaries, ROLLS), (self.canaries, WAITS)
         others = (self._counted(self.rolling, namespace), ROLLS), (self._counted(self.waiting, namespace), WAITS)
         return next(chain.from_iterable(self._holding(keys, by, namespace) for keys, by in (*canaries, *others)), None)
@@ -129,7 +131,7 @@ class UpgradeRollout:
                 yield from (key for key in keys if force or view or key[0] not in self.late_namespaces)
 
     def holds(self, *, free: bool) -> set[Hold]:
-        """All holds, including late ones. A waiting group holds up others only if a slot is `free` for it."""
+        """All holds, including late holds. A waiting canary holds up other groups only if a slot is `free` for it."""
         able = [view for view in ("", *self.late_namespaces) if free and self.stopped_by(view) is None]
         waits = {(self.what, key, WAITS) for view in able for key in self._first(view) or ()}
         waits |= {hold for hold in self.late if hold[2] == WAITS and _has(self.waiting, hold[1])}
@@ -137,8 +139,8 @@ class UpgradeRollout:
         return waits | rolls | {(self.what, key, FAILED) for key in self.failed}
 
     def _first(self, namespace: str) -> list[Key] | None:
-        """The waiting groups that go before a namespace's other groups; None once no group of the namespace has to wait
-        for a canary."""
+        """The waiting canaries, which go before the other groups of a namespace. Empty while a canary is upgrading and
+        none waits. None once no group of the namespace has to wait for a canary."""
         canaries = list(self._holding(self.canaries, WAITS, namespace))
         if canaries or any(self._holding(self.rolling_canaries, ROLLS, namespace)):
             return canaries
@@ -155,8 +157,8 @@ class UpgradeRollout:
                 yield key
 
     def _counted(self, keys: list[Key], namespace: str) -> list[Key]:
-        """Return the groups among `keys` that count for a namespace if no group has the canary label. If the namespace
-        is late, only its own groups count, otherwise all groups."""
+        """Return the groups among `keys` that count when a namespace has to choose a canary without the label. For a
+        late namespace, these are its own groups. For other namespaces, they are all groups."""
         if namespace not in self.late_namespaces:
             return keys
         return keys[bisect_left(keys, (namespace, "")) : _end(keys, namespace)]

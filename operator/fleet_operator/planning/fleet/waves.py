@@ -22,10 +22,16 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A group's upgrade slot: permission to take over the operator's `image` or the KafkaCluster's `connection` now, or
-    the reason to `wait`. `waves`: False if upgrades in waves are disabled; then images stay as they are, and
-    connections change immediately. `alone`: the slot of a fleet that is down. Such a slot does not count against the
-    bound, and its result neither proves the change for other groups nor stops other groups."""
+    """A group's permission to upgrade now, or the reason why the group must wait.
+
+    - `image`: the group may take over the operator's image. `connection`: the group may take over the KafkaCluster's
+      connection.
+    - `wait`: the reason why the group must wait; None if it does not wait.
+    - `waves`: False if upgrades in waves are disabled. Images then stay as they are, and connections change
+      immediately.
+    - `alone`: the slot of a fleet that is down. Such a slot does not count against the bound. Its success does not
+      prove the change for other groups, and its failure does not stop other groups.
+    """
 
     waves: bool = False
     image: bool = False
@@ -55,7 +61,7 @@ class RolloutStatus:
     - `whole`: the group's newest revision runs and serves. Only a fleet in this state can prove that an upgrade works.
     - `down`: no worker serves, so a change interrupts nothing. `fails`: the group is down because its pods keep dying
       or its newest revision is refused.
-    - `image`: the image that the operator chose; None if the spec sets the image, and before the first status.
+    - `image`: the image that the operator chose; None if the spec sets the image, or if no image has been chosen yet.
     - `cluster`: the group's KafkaCluster. `connection`: the digest of the connection with which the group was planned.
     """
 
@@ -75,21 +81,22 @@ class RolloutStatus:
         return self.upgrade is not None and self.upgrade.phase is Phase.ROLLING and not self.rests
 
     def waits_for_image(self, image: str) -> bool:
-        """True if the group can be upgraded to `image`, the operator's image, and has another image. This includes a
-        group in an incomplete upgrade to a third image, because that image may be why the upgrade is stuck."""
+        """True if the group has another image than `image`, the operator's image, and can be upgraded to it. This
+        includes a group in an incomplete upgrade to a third image, which may be the cause why the upgrade is stuck."""
         under_way = self.upgrade is not None and self.upgrade.image not in (None, image) and self._is_going
         return not self.fails and self._is_behind(image) and (self.whole or under_way)
 
     def waits_for_connection(self, connection: str | None) -> bool:
-        """True if the group can take over the KafkaCluster's connection and has another one. Also true during an
-        incomplete upgrade, because the group may need the new connection to complete the upgrade."""
+        """True if the group has another connection than the KafkaCluster's `connection`, and can take it over. Also
+        True during an incomplete upgrade, because the group may need the new connection to complete the upgrade."""
         behind = not self.rests and self.differs_from(connection)
         return not self.down and behind and (self.whole or self._is_going)
 
     def slot_alone(self, image: str, connection: str | None) -> Slot:
         """The slot of a fleet that is down. Such a fleet waits for no other group, because the change may repair it.
-        Every fleet is down in its first seconds and while Kafka is unreachable, whatever its image, and would then take
-        a new image that no canary has proven. So only a failing fleet gets the image."""
+
+        Only a failing fleet also gets the new image. Every fleet is down in its first seconds and while Kafka is
+        unreachable, even with a good image, and must not take an image that no canary has proven."""
         behind = not self.rests and self.down and self.differs_from(connection)
         return Slot(waves=True, image=self.fails and self._is_behind(image), connection=behind, alone=True)
 

@@ -1,13 +1,14 @@
-"""Decides when the operator visits Kafka groups without members, so that their commits do not expire. Pure.
+"""Keeps the commits of Kafka groups without members: decides when the operator visits a group. Pure.
 
 Brokers delete all commits of a group `offsets.retention.minutes` after its last member left; the age of the commits
 does not count (Kafka: `ClassicGroup.offsetExpirationCondition`). A member that joins and leaves restarts this period.
-So the operator visits an empty group (joins and leaves it) after a quarter of the period. If the visit fails, three
-quarters of the period remain for further attempts before commits are lost.
+So after a quarter of the period, the operator visits an empty group: it joins the group and leaves it. If the visit
+fails, three quarters of the period remain for further attempts before commits are lost.
 
-The period is counted from the last visit recorded in the group's state. If no visit is recorded, nobody knows how long
-the group has been empty, because the operator may have been down. The group is then visited soon, and each group at a
-different moment. Visits to the retry workers' group are not recorded, so the next operator process visits it again.
+The period is counted from the last visit recorded in the group's state. If no visit is recorded, it is unknown how long
+the group has been empty, because the operator may have been down. The group is then visited soon. The visits of
+different groups are spread over time. Visits to the retry workers' group are not recorded, so the next operator process
+visits this group again.
 
 Decision: docs/decisions/0045-offset-expiry.md.
 """
@@ -26,10 +27,10 @@ DEAD: Final = "Dead"
 SHORTEST_RETENTION_S: Final = 86_400.0
 """Retention assumed while the brokers' setting is unknown: the shortest default of any Kafka version."""
 VISIT_SHARE: Final = 0.25
-"""Share of the retention after which a group is visited again. To spread the visits, a group is visited up to a quarter
-of this interval earlier, depending on the group's id."""
+"""Share of the retention after which a group is visited again. To spread the visits of many groups, a group is visited
+up to a quarter of this time earlier. The group's id determines how much earlier."""
 FIRST_S: Final = 3600.0
-"""Seconds within which a group without a recorded visit is visited; fewer if the retention is short (see
+"""A group without a recorded visit is visited within this many seconds, or earlier if the retention is short (see
 `FIRST_SHARE`)."""
 FIRST_SHARE: Final = 0.25
 """Upper limit of `FIRST_S`, and of the pause after a failed visit, as a share of the interval between two visits."""
@@ -38,7 +39,7 @@ RETRY_S_MAX: Final = 3600.0
 """The pause after a failed visit is `RETRY_S` seconds. Each further failure doubles the pause, up to `RETRY_S_MAX`
 seconds."""
 AHEAD_S: Final = 300.0
-"""A recorded time that is more than `AHEAD_S` seconds in the future comes from a clock that was ahead, and is
+"""A recorded time that is more than this many seconds in the future was recorded with a wrong clock, and is
 ignored."""
 FAILURES_SHOWN: Final = 2
 """Consecutive failures after which the condition shows an error; a permanent error (`CERTAIN`) is shown immediately."""
@@ -52,8 +53,9 @@ STARTING_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryMemory:
-    """History of a group in this process; times in epoch seconds. `failures`: failed visits since the last successful
-    visit."""
+    """History of a group in this process. Times are in epoch seconds, and None if the event did not happen.
+    `failures`: the number of failed visits since the last successful visit. `problem`: the cause of the last
+    failure."""
 
     empty_since: float | None = None
     visited_at: float | None = None
@@ -62,8 +64,8 @@ class ExpiryMemory:
     problem: Problem | None = None
 
     def at(self, now: float) -> "ExpiryMemory":
-        """Return this memory, or an empty memory if one of its times is in the future: no visit would be due before
-        that time."""
+        """Return this memory, or an empty memory if one of its times is in the future. Otherwise, no visit would be due
+        before that time."""
         times_known = (self.empty_since, self.visited_at, self.failed_at)
         return ExpiryMemory() if any(each is not None and each > now + AHEAD_S for each in times_known) else self
 
@@ -78,9 +80,10 @@ class ExpiryFacts:
     """Inputs of the decision.
 
     - `observed`: None while the group cannot be observed.
-    - `known`: all topics of the group are known. Brokers may omit the commits of unknown topics.
-    - `retention_s`: None while the brokers' setting is unknown.
-    - `kept_at`, `safe_until`: times recorded in the group's state at the last visit.
+    - `known`: True if all topics of the group are known. Brokers may omit the commits of unknown topics.
+    - `retention_s`: the brokers' retention of offsets in seconds; None while the setting is unknown.
+    - `kept_at`, `safe_until`: the time of the last visit, and the time until which commits are safe. Both are recorded
+      in the group's state, in epoch seconds.
     - `allowed`: the spec allows commits to expire.
     - `obstacle`: the reason why the operator must not act in this group now.
     """
@@ -98,9 +101,9 @@ class ExpiryFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryDecision:
-    """The condition OffsetsKept, the times (epoch seconds) to record, and the visits to make. `verdict` is None if the
-    group could not be observed. `visit_retry` and `retry_memory` belong to the retry workers' group, the other fields
-    to the main workers' group."""
+    """The condition OffsetsKept (`verdict`), the times to record, in epoch seconds, and the visits to make. `verdict`
+    is None if the group could not be observed. `visit_retry` and `retry_memory` belong to the retry workers' group, and
+    the other fields to the main workers' group."""
 
     verdict: Verdict | None = None
     kept_at: float | None = None
@@ -113,8 +116,8 @@ class ExpiryDecision:
 
     @property
     def problem(self) -> Problem | None:
-        """The reason why commits are lost or will be lost; None without one, and if the spec or an annotation allows
-        the loss."""
+        """The reason why commits are lost or will be lost. None if they are safe, or if the spec or an annotation
+        allows the loss."""
         if self.verdict is None or self.verdict[0] != "False" or self.verdict[1] in INTENDED:
             return None
         return Problem(self.verdict[1], self.verdict[2])

@@ -9,7 +9,8 @@ from fleet_operator.planning.offsets.records import ResetPhase
 
 HELD_PHASES: Final = frozenset({ResetPhase.STOPPING_WORKERS, ResetPhase.COMMITTING})
 UNDECIDED: Final = frozenset({conditions.NOT_AFTER_PASSED, conditions.MEMORY_LOST})
-"""Reasons for which a failed reset does not keep a new fleet stopped, because the reset may be older than the fleet."""
+"""If a reset failed for one of these reasons, it does not keep a new fleet stopped, because the reset may be older than
+the fleet."""
 ON_ITS_WAY: Final = frozenset({"", conditions.STOPPING_WORKERS, conditions.NOT_YET_OBSERVED})
 
 
@@ -34,10 +35,12 @@ class Hold:
 
 
 def hold_of(name: str, facts: Mapping[str, Any], *, begun: bool) -> Hold | None:
-    """Return the hold of a reset that is not a dry run, from the `facts` in its state; None if the reset stops no
-    workers. A reset whose state is unreadable also stops workers, because it may be in the middle of its commits. If
-    the group never had workers (not `begun`), no worker starts before the reset is done, even if the reset was refused.
-    Otherwise workers would handle records that the reset is meant to leave out."""
+    """Return the hold of a reset that is not a dry run; None if the reset stops no workers. `facts`: from the reset's
+    state. `begun`: False if the group never had workers.
+
+    A reset whose state is unreadable also stops workers, because it may be in the middle of its commits. In a group
+    that never had workers, no worker starts before a reset is done, even if the reset was refused. Otherwise workers
+    would handle records that the reset is meant to leave out."""
     phase, reason = facts.get("phase", ""), str(facts.get("reason") or "")
     first = not begun and phase not in ("Succeeded", "Cancelled") and reason not in UNDECIDED
     if phase in HELD_PHASES or reason == conditions.STATE_UNREADABLE or first:

@@ -1,7 +1,7 @@
-"""The stored record of an offset reset, from which the next operator process continues. Pure.
+"""The stored record of an offset reset. If the operator process dies, the next process continues from it. Pure.
 
-The record is stored before the step in Kafka that the record allows, so the next process finds the decision and the
-previous offsets.
+The record is stored before the operator carries out the next step in Kafka. So the next process finds the decision and
+the previous offsets in the record.
 """
 
 import hashlib
@@ -36,10 +36,13 @@ class ResetPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRecord:
-    """The stored record of one reset. `previous`: the previous offsets, without partitions that had no commit.
-    `offsets`: the new offsets. `cluster_id`, `topic_ids` (not in the status): the cluster and topics of the offsets.
-    `note`: a remark on the new offsets. `message`: the obstacle of the reset, if any; the `note` once the reset has
-    succeeded."""
+    """The stored record of one reset.
+
+    - `previous`: the previous offsets, without partitions that had no commit. `offsets`: the new offsets.
+    - `cluster_id`, `topic_ids`: the cluster and the topics of the offsets. They are not shown in the status.
+    - `note`: a remark on the new offsets, such as that an offset was out of range.
+    - `message`: the obstacle of the reset, if any. Once the reset has succeeded, it is the `note`.
+    """
 
     phase: ResetPhase = ResetPhase.PENDING
     reason: str = ""
@@ -76,18 +79,21 @@ MARKER: Final = "fleet-reset="
 
 
 def marker_of(reset: OffsetReset) -> str:
-    """Metadata of this reset's commits, which shows who committed an offset: another program may commit an equal
-    offset. An OffsetReset that is created again with the same name and spec has the same metadata. Workers do not
-    recognize this metadata, so they begin a new replay epoch, as after a commit without metadata."""
+    """Metadata of this reset's commits.
+
+    It shows that this reset committed an offset, because another program may commit an equal offset. An OffsetReset
+    that is created again with the same name and spec has the same metadata. Workers do not recognize this metadata, so
+    they begin a new replay epoch, as after a commit without metadata."""
     identity = f"{reset.metadata.namespace} {reset.metadata.name} {digest_of(reset)}"
     return f"{MARKER}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 def is_outdated(committed: Mapping[Partition, Committed], *, wanted: Offsets, previous: Offsets, marker: str) -> bool:
-    """True if another program committed after `previous` was read, and this reset has not set any offset yet. An offset
-    counts as set if it is committed with this reset's marker. Once an offset is set, the commit must be finished,
-    because only the reset's record still has the previous offsets. A marker at another offset does not count, because a
-    tool may move the offset and keep the metadata."""
+    """True if another program committed after `previous` was read, and this reset has not set any offset yet.
+
+    An offset counts as set if the wanted offset is committed with this reset's `marker`. A marker at another offset
+    does not count, because a tool may move the offset and keep the metadata. Once an offset is set, the commit must be
+    finished, because only the reset's record still has the previous offsets."""
     if any(committed.get(place) == Committed(offset, marker) for place, offset in wanted.items()):
         return False
     nothing = Committed(-1)

@@ -4,20 +4,25 @@
        |            |               |
      Failed     Cancelled         Failed; the message says what was changed
 
-Every phase is stored before the step that this phase allows. Workers are stopped once `StoppingWorkers` is stored,
-offsets are committed once `Committing` is stored with the previous offsets, and workers start once `Succeeded` is
-stored. If the operator process dies in between, the next one continues, and may commit the recorded offsets again.
+Every phase is stored before the step that this phase allows:
+
+- Workers are stopped once `StoppingWorkers` is stored.
+- Offsets are committed once `Committing` is stored together with the previous offsets.
+- Workers are started once `Succeeded` is stored.
+
+If the operator process dies in between, the next process continues, and may commit the recorded offsets again.
 
 Workers are not stopped for a reset that cannot be done, or while other programs are members of the group. Once workers
-are stopped, an error of Kafka or the network is reported, and the workers stay stopped, because they could not work
-anyway. If the OffsetReset is deleted during such an error, the workers start again at the previous offsets. After a
+are stopped, they stay stopped during an error of Kafka or the network, because they could not work anyway. The error is
+reported. If the OffsetReset is deleted during such an error, the workers start again at the previous offsets. After a
 commit that changed an offset, the workers start only at the new offsets.
 
-If another program committed after the offsets were read, its commits are not overwritten: the offsets are read again
+If another program committed after the offsets were read, its commits are not overwritten. The offsets are read again
 once this program has left the group. But if an earlier operator process may already have committed for this reset, the
-reset fails. The record of the reset is then kept, because nothing else has the previous offsets. Equal offsets are no
-proof of the reset's own commit, because another program may also commit the end offset of an idle partition. Only the
-metadata of this reset's commits is a proof.
+reset fails. The record of the reset is then kept, because the previous offsets are stored nowhere else.
+
+The metadata of a commit proves that this reset made the commit. Equal offsets prove nothing, because another program
+may also commit the end offset of an idle partition.
 
 Decision: docs/decisions/0037-declared-offsets.md.
 """
@@ -39,8 +44,8 @@ from fleet_operator.planning.problem import Problem, Refused, name_some
 
 EMPTY_STATES: Final = frozenset({"Empty", "Dead"})
 LASTING: Final = frozenset({conditions.AUTHORIZATION_FAILED, conditions.TOPIC_NOT_FOUND})
-"""Permanent broker errors. After any other error, such as a moved coordinator, the commit is repeated until
-complete."""
+"""Permanent broker errors. After any other error, such as a moved coordinator, the commit is repeated until all offsets
+are committed."""
 
 
 class ResetStep(StrEnum):
@@ -52,12 +57,13 @@ class ResetStep(StrEnum):
 class Finding:
     """The outcome of the last step in Kafka. `phase`: the phase in which the step was taken.
 
-    - `read`: the result of a read, `waited_s` seconds after the first read in this phase.
-    - `committed`: a read after the commit found all new offsets. If not `committed`, `refusals` has the brokers'
-      errors, keyed by partition, and `untouched` is True if the read found all previous offsets.
-    - `outdated`: no commit was sent, because another program committed after the previous offsets were read, or a topic
-      was created again.
-    - `unsent`: no operator process can have committed these offsets yet.
+    - `read`: the offsets that the last read found; None without a read. `waited_s`: seconds from the first read in this
+      phase to the last read.
+    - `committed`: True if a read after the commit found all new offsets. `refusals`: otherwise, the brokers' errors,
+      keyed by partition. `untouched`: True if that read found all previous offsets.
+    - `outdated`: True if no commit was sent, because another program committed after the previous offsets were read, or
+      because a topic was created again.
+    - `unsent`: True if certainly no operator process has committed these offsets yet.
     """
 
     phase: ResetPhase
@@ -82,7 +88,8 @@ class ResetFacts:
     - `cluster_id`: the id of the Kafka cluster that answers now.
     - `own_prefix`: the start of the instance ids of the fleet's workers. `own_name`: the start of their client ids,
       before the ordinal.
-    - `patience_s`: seconds within which stopped workers leave the Kafka group or their sessions time out.
+    - `patience_s`: seconds after which no stopped worker should be in the Kafka group any more: either it has left the
+      group, or its session has timed out.
     """
 
     obstacle: Problem | None = None
@@ -176,7 +183,8 @@ def _commit(facts: ResetFacts, finding: Finding | None, record: ResetRecord, now
 
 
 def _given_up(finding: Finding) -> str | None:
-    """Return a message about what the commit has changed if the commit may be given up; None if it must be finished."""
+    """If the commit may be given up, return a message that says which offsets were changed. None if the commit must be
+    finished."""
     if finding.refusals and finding.untouched:
         return "nothing was changed"
     if finding.refusals:
@@ -187,9 +195,10 @@ def _given_up(finding: Finding) -> str | None:
 
 
 def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
-    """The record of a reset that must not commit, because another program committed or a topic was created again. If an
-    operator process that died may have committed for this reset (not `unsent`), the reset fails and is not repeated. A
-    repetition would make workers handle records again that they have handled since that commit."""
+    """The record of a reset that must not commit, because another program committed or a topic was created again.
+
+    If not `unsent`, an operator process that died may have committed for this reset. The reset then fails and is not
+    repeated. Otherwise workers would handle records again that they have already handled since that commit."""
     happened = "another program has committed, or a topic was created again, since the offsets were read"
     if unsent:
         return _read_again(record, Problem(conditions.STOPPING_WORKERS, f"{happened}: the offsets are read again"))
@@ -201,13 +210,13 @@ def _overtaken(record: ResetRecord, now: float, *, unsent: bool) -> ResetRecord:
 
 
 def _read_again(record: ResetRecord, problem: Problem) -> ResetRecord:
-    """Return the record of a reset that has changed nothing, without its offsets, so that they are read again."""
+    """Return the record of a reset that has changed nothing. The record has no offsets, so they are read again."""
     return _with(ResetRecord(phase=ResetPhase.STOPPING_WORKERS, started_at=record.started_at), problem)
 
 
 def _foreign(facts: ResetFacts, read: GroupOffsets) -> Problem | None:
-    """Return the problem that members of other programs, which the operator never removes, are in the group; None
-    without such members."""
+    """Return a problem if other programs have members in the group; None without such members. The operator never
+    removes these members."""
     if read.group_type and read.state not in EMPTY_STATES:
         message = (
             f"the Kafka group is {read.state} and has members of type {read.group_type!r}, which this operator version "

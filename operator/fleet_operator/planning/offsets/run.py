@@ -30,10 +30,11 @@ ON_THE_WAY: Final = {
 class OffsetResetFacts:
     """An OffsetReset and its dependencies.
 
-    - `memory_gap`: the reason why this reset may have been done before, although no record shows it.
+    - `memory_gap`: the reason why this reset may have been done before, although no record shows it; None without
+      such a reason.
     - `begun_before`: the group's state lists the reset as begun, but the OffsetReset's own state has no record.
-    - `ahead`: the OffsetResets of the same group that run before this one.
-    - `group_gone`: the ConsumerGroup is being deleted or does not exist.
+    - `ahead`: the OffsetResets of the same group that run before this one; None without any.
+    - `group_gone`: the ConsumerGroup is being deleted or does not exist. `deleted`: the OffsetReset is being deleted.
     """
 
     reset: OffsetReset
@@ -48,8 +49,8 @@ class OffsetResetFacts:
 
 @dataclass(frozen=True, slots=True)
 class OffsetResetDecision(RunDecision):
-    """A decision with the record to store and the step in Kafka that this record allows. `advanced`: the phase
-    changes."""
+    """A decision, with the record to store and the step in Kafka that is allowed once the record is stored (None for no
+    step). `advanced`: True if the phase changes."""
 
     record: ResetRecord = field(kw_only=True)
     step: ResetStep | None = field(default=None, kw_only=True)
@@ -81,8 +82,8 @@ def decide(facts: OffsetResetFacts, now: float) -> OffsetResetDecision:
 
 
 def _before_commit(facts: OffsetResetFacts, record: ResetRecord, now: float) -> ResetRecord | None:
-    """Return the record of a reset that has not started to commit and must end or wait now; None if the reset may
-    continue."""
+    """Return the new record if a reset must end or wait before it commits. None if the reset may continue, or if it has
+    started to commit."""
     if record.phase is ResetPhase.COMMITTING:
         return None
     reset, read = facts.reset, facts.of.finding.read if facts.of.finding is not None else None

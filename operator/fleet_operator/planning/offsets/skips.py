@@ -26,7 +26,7 @@ from fleet_operator.planning.retry.intent import RetryIntent
 
 
 class SkipState(StrEnum):
-    WAITING = "Waiting"  # the group has not reached the record, or has possibly not reached it
+    WAITING = "Waiting"  # the group has not reached the record, or it is unknown if it has
     SKIPPED = "Skipped"  # a worker wrote the record to the failed topic and, for a source topic, committed past it
     PASSED = "Passed"  # the committed offset is after the record, and no worker reported a skip
     NOT_READ = "NotRead"  # the group does not read this topic or partition
@@ -37,8 +37,10 @@ def places_of(group: ConsumerGroup) -> tuple[Place, ...]:
 
 
 def skip_config_map(group: ConsumerGroup, step: JoinStep | None = None) -> dict[str, Any]:
-    """The ConfigMap that the workers mount: the list of records to skip, and the fleet's last scaling step. Like the
-    list, the scaling step is not part of a revision. The workers that this step adds read it when they start."""
+    """The ConfigMap that the workers mount. It has the list of records to skip, and the fleet's last scaling step.
+
+    Neither of them is part of a revision. The workers that a scaling step adds read the step when they start. `step`:
+    None without a scaling step."""
     body = head("v1", "ConfigMap", group, naming.skip_config(group.metadata.name), labels.WORKER)
     body["metadata"]["labels"][HANDLER_LABEL] = labels.RECORD
     joins = {} if step is None else {JOIN_FILE: to_json(render_join(group.metadata.uid, step))}
@@ -50,7 +52,8 @@ def _document(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def pods_with_old_skips(pods: Iterable[Mapping[str, Any]], group: ConsumerGroup) -> Notices:
-    """Annotate pods that may have an outdated list. If the list is empty, pods that never had a list are left out."""
+    """Return the annotation to set on each pod whose list may be outdated, keyed by the pod's uid. If the list is
+    empty, pods that never had a list are left out."""
     digest = content_hash(_document(group))
     seen = {pod["metadata"]["uid"]: labels.annotation_of(pod, labels.SKIP_ANNOTATION) for pod in pods}
     unneeded = (digest,) if group.spec.offsets.skip else (digest, None)
@@ -65,8 +68,8 @@ def skipped_status(
     previous: Iterable[Mapping[str, Any]],
     flow: Mapping[str, int | None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Build one entry for each record in `spec.offsets.skip`. `counts`: the number of partitions of each source topic,
-    None while unknown. `previous`: the stored entries. `flow`: the result of `flow_topics`."""
+    """Build one status entry for each record in `spec.offsets.skip`. `counts`: the number of partitions of each source
+    topic, None while unknown. `previous`: the entries in the present status. `flow`: the result of `flow_topics`."""
     reported = {place: passed for worker in workers for place, passed in worker.skipped.items()}
     before = {(each.get("topic"), each.get("partition"), each.get("offset")): each for each in previous}
     entries = []
@@ -91,7 +94,8 @@ def skipped_status(
 def flow_topics(
     group: ConsumerGroup, retry: RetryIntent | None, topics: Mapping[str, TopicObservation]
 ) -> dict[str, int | None] | None:
-    """Topics that retry workers read, each with its number of partitions; None while the delays are unknown."""
+    """Topics that retry workers read, each with its number of partitions (None while unknown). The result is None while
+    the delays are unknown."""
     if retry is None or not retry.searched or retry.current is None:
         return None
     delays = (*retry.delays, *retry.drained_delays)
@@ -102,9 +106,10 @@ def flow_topics(
 
 def _flow_state(place: Place, flow: Mapping[str, int | None] | None, *, skipped: bool) -> SkipState | None:
     """Return the state of a record in a retry or redrive topic; None while unknown, so that the last state is kept.
-    Only workers' reports count, because the operator does not observe the retry group's commits by partition. A worker
-    reports a skip when it begins to write the record to the failed topic. If the worker dies before the
-    acknowledgement, the next worker reads the record again and also skips it."""
+
+    Only workers' reports show that a record was skipped, because the operator does not observe the retry group's
+    commits by partition. A worker reports a skip when it begins to write the record to the failed topic. If the worker
+    dies before the broker acknowledges the write, the next worker reads the record again and also skips it."""
     if skipped:
         return SkipState.SKIPPED
     if flow is None:

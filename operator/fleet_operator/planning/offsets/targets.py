@@ -3,10 +3,10 @@
 As with `kafka-consumer-groups`, a time after the last record means the end of a partition, and an offset out of range
 is replaced by the nearest offset in range. A topic that is not a source topic of the group is refused before any worker
 is stopped. If the queried broker does not know a topic or partition, the reset waits, because another broker may know
-it.
+the topic or partition.
 
-End offsets are read before offsets by time. If no record is at or after the requested time, the partition continues at
-the end that was read, so a record that arrives between the two reads is not left out.
+End offsets are read before the offsets for the requested time. If a partition has no record at or after this time, its
+new offset is the end offset that was read. So a record that arrives between the two reads is not left out.
 """
 
 import json
@@ -24,7 +24,7 @@ from fleet_operator.planning.problem import Problem, Refused
 
 BYTES_MAX: Final = 1_000_000
 """Maximum size in bytes of a reset's previous and new offsets together. With this limit, the whole object fits into
-etcd's limit of 1.5 MiB, and a spec with the new offsets is never trimmed (`trimming.BULK_BYTES_MAX`)."""
+etcd's limit of 1.5 MiB. A spec that lists the new offsets is then never trimmed (`trimming.BULK_BYTES_MAX`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,13 @@ class Member:
 class GroupOffsets:
     """A Kafka group and the partitions of the topics to reset, read from the brokers.
 
-    - `group_type`: set if the members do not use the classic protocol; `members` is then unknown.
+    - `group_type`: the type of a group whose members do not use the classic protocol; `members` is then unknown. Empty
+      for a group with the classic protocol.
     - `counts`: the number of partitions of each topic, without topics that no broker knows.
     - `committed`: committed offsets, without partitions that have no commit.
     - `starts`, `ends`: first and end offsets, without partitions that could not be read.
-    - `found`: the offset of the first record at or after the requested time, or None if all records are older; without
-      partitions that could not be read.
+    - `found`: the offset of the first record at or after the requested time; None for a partition whose records are all
+      older. Partitions that could not be read are omitted.
     - `markers`: markers of resets in the metadata of commits.
     - `cluster_id`, `topic_ids`: the cluster and the topics of the offsets; brokers before Kafka 2.8 have no topic ids.
     """
@@ -87,8 +88,9 @@ def topics_of(spec: OffsetResetSpec, sources: tuple[str, ...]) -> tuple[str, ...
 def find_targets(
     spec: OffsetResetSpec, sources: tuple[str, ...], read: GroupOffsets, pattern: Pattern | None = None
 ) -> Targets | Refused | Problem:
-    """Compute the new offsets, or return the reason why they cannot be computed: a Problem may be temporary, a Refused
-    is final. `sources`: the observed source topics; more topics that match the spec's `pattern` may appear later."""
+    """Compute the new offsets, or return the reason why they cannot be computed. A Problem may be temporary, and a
+    Refused is final. `sources`: the observed source topics. `pattern`: the spec's topic pattern, if any; more topics
+    that match it may appear later."""
     chosen = topics_of(spec, sources)
     unseen = [topic for topic in chosen if topic not in sources]
     strange = next((topic for topic in unseen if pattern is None or not pattern_matches(pattern, topic)), None)

@@ -18,8 +18,8 @@ from fleet_operator.planning.retry.records import Published
 
 
 def has_retries(pod_template: Mapping[str, Any]) -> bool:
-    """True if pods of this template mount retry policies. The template of a revision from before `spec.retry` was set
-    mounts none."""
+    """True if pods of this template mount retry policies. They mount none if the revision is older than the setting
+    `spec.retry`."""
     spec = pod_template.get("spec") or {}
     return any(volume.get("name") == RETRY_VOLUME for volume in spec.get("volumes", ()))
 

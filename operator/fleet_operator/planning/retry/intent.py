@@ -1,7 +1,8 @@
 """The retries that a group should have: the policy revisions in use, and the delays whose topics they need.
 
-A waiting record follows the revision that was current when the record failed, and its header names that revision. So an
-edit of the policy adds a revision and removes none. An old revision is removed once no waiting record can name it.
+A waiting record follows the revision that was current when the record failed, and a header of the record names this
+revision. So an edit of the policy adds a revision and removes none. An old revision is removed once no waiting record
+can name it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,8 +30,8 @@ class DelayState(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRevision:
     """A RetryPolicy's content in canonical form, as in the workers' `policies.json`, identified by its hash.
-    `superseded_at`: the time (epoch seconds) since which new failures follow another revision; None for the current
-    revision."""
+    `superseded_at`: the time, in epoch seconds, from which records that fail follow another revision. None for the
+    current revision."""
 
     hash: str
     content: Mapping[str, Any]
@@ -54,12 +55,12 @@ class RetryIntent:
       revision; None if no revision is usable.
     - `problem`: the reason why the present content is unusable.
     - `known`: the published revisions.
-    - `current`: the hash of the revision for new failures; None before a revision is published.
-    - `delays`: the delays in use and draining, as canonical strings, shortest first. The topics of delays in use must
-      exist.
+    - `current`: the hash of the revision that records follow if they fail now; None before a revision is published.
+    - `delays`: the delays in use and the draining delays, as canonical strings, shortest first. The topics of delays in
+      use must exist.
     - `drained_delays`: the delays in state `LEAVING`.
     - `searched`: False until the cluster has been searched for retry topics of an earlier ConsumerGroup with the same
-      `groupId`. Only this group's retry workers can handle the records that wait there.
+      `groupId`. Records may wait in such topics, and only this group's retry workers can handle them.
     - `ending`: the spec no longer wants retries; waiting records are still processed.
     - `ended`: no worker reads or writes the retry topics now, so the user may delete them.
     """
@@ -91,7 +92,8 @@ class RetryIntent:
 
     @property
     def may_pause(self) -> bool:
-        """True if a revision's budget lets workers pause. Only the workers' reports show whether a worker is paused."""
+        """True if the budget of at least one revision lets workers pause. Only the workers' reports show if a worker is
+        paused."""
         return any(
             (revision.content.get("budget") or {"action": "Pause"})["action"] != "None" for revision in self.revisions
         )
@@ -108,7 +110,7 @@ def sort_delays(delays: Iterable[str]) -> tuple[str, ...]:
 
 
 def expand(policy: RetryPolicy) -> PolicyRevision:
-    """Return the revision that a policy's spec describes. Raises SettingsInvalid for an invalid spec."""
+    """Return the revision that a policy's spec describes. Raises SettingsInvalid if the spec is invalid."""
     content = expand_policy(policy.spec.model_dump(mode="json", by_alias=True, exclude_none=True), "spec")
     return PolicyRevision(hash=naming.content_hash(content), content=content)
 

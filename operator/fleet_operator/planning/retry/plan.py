@@ -31,7 +31,7 @@ class RetryFacts:
     - `view`: the group on its own Kafka cluster; empty while another cluster answers.
     - `stopped`: the fleet must have no workers.
     - `breaker_open`: True if a worker reports an open breaker; None while a worker with a breaker does not answer.
-    - `fed`: True while main workers whose revision has retries, or a Redrive, may still write to the retry topics.
+    - `fed`: True while main workers or a Redrive may still write to the retry topics.
     - `reached`: True if all main workers that write to the retry topics are ready, so they use the published policies.
     """
 
@@ -53,8 +53,8 @@ class RetryPlan:
 
     - `published`: the policies to publish; None while nothing can be published, for the reason `problem`.
     - `scale`: the number of retry workers.
-    - `over`: the spec wants no retries, and two consecutive observations saw no waiting record. The retry workers can
-      be removed.
+    - `over`: True if the spec wants no retries, and two consecutive observations found no waiting record. The retry
+      workers can then be removed.
     - `waits`: at least one record is known to wait.
     """
 
@@ -121,9 +121,11 @@ def retry_target(
     ending: bool,
     last: str | None = None,
 ) -> str | None:
-    """Choose the retry workers' revision from `templates`; None leaves the workers as they are. Normally, the main
-    workers' `target` is used. If retries are ending, or `target` has no retries (for example after a rollback), the
-    retry workers keep their present revision; `last` is used if no retry workers exist."""
+    """Choose the retry workers' revision from `templates`; None leaves the workers as they are.
+
+    Normally, the main workers' `target` is used. It is not used if retries are ending, or if `target` has no retries,
+    for example after a rollback. The retry workers then keep their present revision or, without retry workers, `last`
+    is used."""
     if not ending and target is not None and target in templates and has_retries(templates[target]):
         return target
     if fleet is not None:
@@ -132,8 +134,10 @@ def retry_target(
 
 
 def last_revision(plan: RetryPlan, records: Iterable[RevisionRecord]) -> str | None:
-    """While retries are ending, return the newest good revision with retries, or the newest revision with retries if
-    none is good. Its record must be kept: if somebody deletes the retry workers' StatefulSet while records wait, the
+    """While retries are ending, return the newest good revision with retries. If no such revision is good, return the
+    newest revision with retries. None if retries are not ending, or if no revision has retries.
+
+    The revision's record must be kept. If somebody deletes the retry workers' StatefulSet while records wait, the
     operator creates the StatefulSet again with this revision."""
     if plan.over or plan.published is None or plan.published.ending_since is None:
         return None

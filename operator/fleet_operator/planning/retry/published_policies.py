@@ -1,18 +1,23 @@
 """Policy revisions published to a group's workers, and the removal of revisions and delays.
 
 A revision is published when all topics that it needs exist, because no record may be sent to a missing topic. A
-revision is removed when no waiting record can name it. There are two proofs. The topics of all its delays are drained
-in an observation at least SUPERSEDED_S after the revision was superseded. Or retention must have deleted the last
-record that names the revision. Nothing is removed while a main worker is not ready, because its node may be
-disconnected and the worker may use an older file. A premature removal loses no record: a record that names a removed
-revision follows the current revision, and workers count such records. If the group's state is lost, its superseded
-revisions count as superseded since the next plan, and are removed later.
+revision is removed when no waiting record can name it. This is known in two cases:
 
-Workers drain the topic of a delay that no revision uses, also if an earlier ConsumerGroup with the same `groupId` left
-it on the cluster. If the spec wants topics deleted, workers stop reading the drained topic, and then the operator
-deletes it. If the spec wants topics kept, retry workers read the topic until somebody deletes it. If workers stopped
-reading the topic earlier, brokers would delete the group's commits for it, because no member of the Stable group would
-subscribe to the topic (Kafka: `ClassicGroup.offsetExpirationCondition`). If a policy then used the delay again, all
+- An observation shows that the topics of all its delays are drained. The observation must be made at least SUPERSEDED_S
+  seconds after the revision was superseded.
+- So much time has passed that brokers must have deleted the last record that names the revision.
+
+Nothing is removed while a main worker is not ready: its node may be disconnected, so the worker may still use an older
+file. A premature removal loses no record. A record that names a removed revision follows the current revision, and
+workers count such records. If the group's state is lost, its superseded revisions count as superseded from the next
+plan on, and are removed later.
+
+If no revision uses a delay, workers drain the delay's topic. This includes topics that an earlier ConsumerGroup with
+the same `groupId` left on the cluster. If the spec wants topics deleted, workers stop reading the drained topic, and
+then the operator deletes it. If the spec wants topics kept, retry workers read the topic until somebody deletes it.
+
+If workers stopped reading a kept topic, no member of the Stable group would subscribe to it, and brokers would delete
+the group's commits for it (Kafka: `ClassicGroup.offsetExpirationCondition`). If a policy then used the delay again, all
 records in the topic would be handled again.
 
 No pod mounts the policy's own ConfigMaps (`<policy>-<hash>`). The operator reads these ConfigMaps for a new group whose
@@ -36,11 +41,12 @@ from fleet_operator.planning.retry.records import Published
 from fleet_operator.planning.retry.retention import is_kept
 
 SUPERSEDED_S: Final = 120.0
-"""Seconds after a change during which workers may still use an older file, because kubelets update mounted files within
-a minute or two. An observation of drained topics during these seconds does not count."""
+"""For this many seconds after a change, workers may still use an older file, because kubelets need a minute or two to
+update mounted files. If an observation in this time shows drained topics, it does not count."""
 
 REVISIONS_MAX: Final = 20
-"""Maximum number of published revisions. Without it, a policy that is edited every minute would fill the ConfigMap."""
+"""Maximum number of published revisions. Without this limit, a policy that is edited every minute would fill the
+ConfigMap."""
 
 DRAINED_MAX: Final = 2 * DELAYS_MAX
 """Maximum number of drained delays whose topics are still read. A policy may use any number of different delays over
@@ -54,8 +60,8 @@ def plan_intent(
     predecessors: tuple[str, ...] | None = (),
 ) -> RetryIntent | None:
     """Return the retries that a group should have; None for a group that never had retries. `wanted`: the policy's
-    present content, or its problem; None if the spec wants no retries. `predecessors`: delays whose retry topics were
-    already on the cluster, None while unknown; ignored once policies are published."""
+    present content, or its problem; None if the spec wants no retries. `predecessors`: delays whose retry topics an
+    earlier ConsumerGroup left on the cluster, None while unknown. They are ignored once policies are published."""
     retry = group.spec.retry
     if retry is not None:
         policy = retry.policy_ref.name
@@ -83,10 +89,14 @@ def plan_intent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowFacts:
-    """State of the retry topics, on which the published policies depend. `topics_ready`: all topics of
-    `RetryIntent.delays` exist as wanted. `partitions`: the smallest partition count of these topics. `reached`: False
-    while a worker that writes to these topics is not ready; its node may be disconnected, so the worker may use an
-    older file."""
+    """State of the retry topics, on which the published policies depend.
+
+    - `topics_ready`: all topics of `RetryIntent.delays` exist as wanted.
+    - `partitions`: the smallest partition count of these topics; None while unknown.
+    - `seen`: the newest observation of the topics; None without one.
+    - `reached`: False while a worker that writes to these topics is not ready. Its node may be disconnected, so the
+      worker may use an older file.
+    """
 
     topics_ready: bool
     partitions: int | None
@@ -131,7 +141,8 @@ def _first(intent: RetryIntent, flow: FlowFacts, now: float) -> Published | None
 
 
 def _dated(known: Iterable[PolicyRevision], current: str, now: float) -> tuple[PolicyRevision, ...]:
-    """Set a missing `superseded_at` to `now`: the revision was superseded just now, or the state was lost."""
+    """Set a missing `superseded_at` to `now`, except in the current revision. It is missing if the revision has just
+    been superseded, or if the group's state was lost."""
     return tuple(
         each if each.superseded_at is not None or each.hash == current else replace(each, superseded_at=now)
         for each in known
@@ -164,7 +175,8 @@ def _prune(group: ConsumerGroup, published: Published, seen: RetryObservation | 
     moved = {delay: _next_state(state, topics.get(delay), keep_topic=keep_topics) for delay, state in unused.items()}
     retiring = {delay: state for delay, state in moved.items() if state is not None}
     drained = tuple(_drained(published.drained, retiring, topics)) if keep_topics else ()
-    # Beyond DRAINED_MAX, the longest-drained delays whose topics have no waiting record now are dropped.
+    # If there are more than DRAINED_MAX drained delays, those drained for longest are dropped. A delay is dropped only
+    # if the newest observation shows no waiting record in its topic.
     empty = [delay for delay in drained if delay in topics and topics[delay].waiting == 0]
     unread = frozenset(empty[: max(len(drained) - DRAINED_MAX, 0)])
     return replace(
@@ -176,9 +188,10 @@ def _prune(group: ConsumerGroup, published: Published, seen: RetryObservation | 
 
 
 def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bool) -> DelayState | None:
-    """Return the next state of a delay that no revision uses; None to forget the delay. Workers stop reading a topic
-    before the topic is deleted. If a record is written in between, workers read the topic again until it is drained.
-    Workers read a kept topic while it exists."""
+    """Return the next state of a delay that no revision uses; None to forget the delay.
+
+    Workers stop reading a topic before the topic is deleted. If a record is written to the topic after workers stopped,
+    workers read the topic again until it is drained. Workers read a kept topic while it exists."""
     gone = topic is not None and topic.error == conditions.TOPIC_NOT_FOUND
     if state is DelayState.LEAVING and not keep_topic:
         if topic is not None and topic.waiting:
@@ -194,9 +207,10 @@ def _next_state(state: DelayState, topic: ManagedTopic | None, *, keep_topic: bo
 def _drained(
     before: Collection[str], retiring: Mapping[str, DelayState], topics: Mapping[str, ManagedTopic]
 ) -> Iterator[str]:
-    """Yield the draining delays whose topics have no waiting record, the longest drained first. Delays in `before` come
-    first, unless a record is now known to wait in their topic. Delays that the newest observation shows as drained for
-    the first time follow."""
+    """Yield the draining delays whose topics have no waiting record, the longest drained first.
+
+    First come the delays of `before`, but without those in whose topic a record is now known to wait. Then come the
+    delays that the newest observation shows as drained for the first time."""
     waiting = {delay: topics[delay].waiting if delay in topics else None for delay in sort_delays(retiring)}
     yield from (delay for delay in before if delay in retiring and not waiting[delay])
     yield from (delay for delay, count in waiting.items() if count == 0 and delay not in before)

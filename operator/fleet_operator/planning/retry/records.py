@@ -29,9 +29,11 @@ class Published:
     """The policies published to a group's workers, and the state of revisions and delays that are being removed. Times
     are epoch seconds.
 
-    - `known`: the published revisions. `current`: the hash of the revision for new failures.
+    - `policy`: the name of the RetryPolicy.
+    - `known`: the published revisions. `current`: the hash of the revision that records follow if they fail now.
     - `retiring`: the state, draining or leaving, of each delay that no known revision uses.
-    - `drained`: draining delays whose topics are kept and have no waiting record, the longest drained first.
+    - `drained`: draining delays whose topics the spec keeps, and in which no record waits. The delay that has been
+      drained for the longest time is first.
     - `partitions`: the number of partitions that workers use in each retry topic.
     - `max_message_bytes`: the size limit of records that workers write to the managed topics.
     - `published_at`: the time of the last change of `file`.
@@ -97,9 +99,10 @@ def group_config_map(group: ConsumerGroup, published: Published) -> dict[str, An
 
 
 def read_published(config_map: Mapping[str, Any] | None, state: RetriesState) -> Published | None:
-    """Combine a group's ConfigMap with the group's state; None if the ConfigMap is absent or unreadable. The state is
-    written before the ConfigMap. So if the state lists the ConfigMap's current revision as superseded, the new revision
-    is not published yet. This entry of the state is then ignored."""
+    """Combine a group's ConfigMap with the group's state; None if the ConfigMap is absent, unreadable or being deleted.
+
+    The state is written before the ConfigMap. So the state may already list the ConfigMap's current revision as
+    superseded although the new revision is not published yet. Such an entry of the state is ignored."""
     if config_map is None or config_map["metadata"].get("deletionTimestamp"):
         return None
     try:

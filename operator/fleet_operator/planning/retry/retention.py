@@ -26,15 +26,16 @@ from fleet_operator.planning.observation import ManagedTopic, RetryObservation
 from fleet_operator.planning.problem import Problem
 
 OVERDUE_S: Final = 3600.0
-"""Retention becomes unlimited this many seconds after a record's due time: the fleet apparently cannot handle the
-record."""
+"""If a record still waits this many seconds after its due time, the fleet apparently cannot handle it, and the topic's
+retention becomes unlimited."""
 RECOVERED_S: Final = 1800.0
-"""Retention is limited again once the oldest due record became due at most this many seconds ago."""
+"""An unlimited retention is limited again once no record has been due for more than this many seconds."""
 WARNED_SHARE: Final = 0.5
 """The condition RetriesKept warns after this share of a record's retention."""
 ROUNDED_S: Final = ((naming.DAY_SECONDS, 3600), (0, 60))
-"""Pairs (smallest retention, step) in seconds. The deadline in the status is rounded down to a multiple of the step,
-because the deadline of a busy topic changes all the time."""
+"""Pairs of a retention and a rounding step, both in seconds. A step is used for topics with at least this retention.
+The deadline in the status is rounded down to a multiple of the step, because the deadline of a busy topic changes all
+the time."""
 
 
 def flow_topics(group_id: str, seen: RetryObservation) -> Iterator[tuple[str, ManagedTopic, float]]:
@@ -68,8 +69,8 @@ def must_keep(group: ConsumerGroup, topic: ManagedTopic, delay_s: float, now: fl
 
 
 def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
-    """Seconds from the observation until a topic needs unlimited retention or the condition must warn; None for
-    neither."""
+    """Seconds from the observation until a topic will need unlimited retention, or until the condition must warn. None
+    if neither is expected."""
     found: list[float] = []
     for _, topic, delay_s in flow_topics(group.group_id, seen):
         limit_s = _limit_s(topic)
@@ -81,8 +82,8 @@ def next_change(group: ConsumerGroup, seen: RetryObservation) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The condition RetriesKept. `safe_until`: epoch seconds from which brokers may delete a waiting record; None if no
-    record waits, if retention is unlimited, or while the time is unknown."""
+    """The condition RetriesKept. `safe_until`: the time, in epoch seconds, from which brokers may delete a waiting
+    record. None if no record waits, if retention is unlimited, or while the time is unknown."""
 
     status: conditions.Status
     reason: str

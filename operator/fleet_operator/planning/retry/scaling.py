@@ -1,8 +1,9 @@
-"""Number of retry workers: none while no record is due, one shortly before the next record is due, more while due
-records are late, and fewer after that.
+"""Number of retry workers. It depends on the due records and on the next due time.
 
-The number of workers depends on the due records and on the next due time. Lag is not used, because it includes all
-records that wait. An unknown value changes nothing, so a fleet never shrinks because of missing data.
+No worker runs while no record is due. The first worker is started shortly before the next record is due. More workers
+are added while due records are late, and are removed once no record has been late for a while. Lag is not used, because
+it includes records that are not due yet. An unknown value changes nothing, so a fleet never shrinks because of missing
+data.
 
 Decision: docs/decisions/0017-policy-revisions.md.
 """
@@ -15,30 +16,34 @@ from fleet_operator.planning.scaling.decision import ScaleDecision
 from fleet_operator.planning.state.group import RetrySizing
 
 WAKE_S: Final = 30.0
-"""Seconds before the next due time to start the first worker: for scheduling, image pull, join and rebalance."""
+"""The first worker is started this many seconds before the next due time. It needs this time for scheduling, image
+pull, join and rebalance."""
 
 CALM_S: Final = 60.0
 """Seconds after which workers are removed if no record is due and none will be due soon."""
 
 LATE_S: Final = 15.0
-"""Seconds after its due time from which a record is late, because the workers cannot keep up or have not started."""
+"""A record is late if it is still waiting this many seconds after its due time. The workers then cannot keep up, or
+have not started."""
 
 GROW_S: Final = 30.0
-"""Seconds after a change of the number of workers before more are added, so that the change can take effect."""
+"""Minimum seconds from a change of the number of workers until more workers are added, so that the change can take
+effect."""
 
 SHRINK_S: Final = 120.0
-"""Seconds without late records or a change of the worker count, after which half of the workers are removed."""
+"""Half of the workers are removed if, for this many seconds, no record was late and the number of workers did not
+change."""
 
 REGRET_S: Final = 300.0
-"""Seconds after a removal of workers in which late records show that the removed workers were needed."""
+"""If records are late within this many seconds after a removal of workers, the removed workers were needed."""
 
 SHORT_S: Final = 1800.0
-"""Seconds for which a number of workers that was too small is not tried again."""
+"""After a number of workers proved to be too small, it is not tried again for this many seconds."""
 
 EMPTY_S: Final = 43_200.0
-"""Maximum seconds for which the retry workers' group stays empty if `offsets.retention.minutes` is unknown: half of the
-shortest default of any Kafka version. If the group's commits expired, it would start at the oldest record of every
-retry topic and process all records again."""
+"""Maximum seconds for which the Kafka group of the retry workers may stay empty while the brokers'
+`offsets.retention.minutes` is unknown. This is half of the shortest default of any Kafka version. If the group's
+commits expired, its workers would process every retry topic again from the oldest record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +52,14 @@ class RetryLoad:
 
     - `least`, `most`: the spec's limits for the number of workers; `most` is None without a limit.
     - `partitions`: the number of partitions of each managed topic.
-    - `counted`: True if every partition was observed; then a time of None means that no such record exists.
+    - `counted`: True if every partition was observed. If `oldest_at` or `next_at` is then None, no such record exists.
     - `lag`: the number of due records. `oldest_at`: the time at which the first of them became due. `next_at`: the time
       at which the next record will be due.
     - `current`: the StatefulSet's number of replicas, None without a StatefulSet. `changed_at`: the time of the last
       change of the number of workers.
     - `held`: True if a breaker is open. Records are then late on purpose, and the number of workers does not change.
     - `unsure`: True if the state of the breakers is unknown; then no workers are added for late records.
-    - `shortest_delay_s`: the shortest delay of the policy in seconds; None while no record can fail.
+    - `shortest_delay_s`: the shortest delay of the policy in seconds; None while nothing writes to the retry topics.
     - `empty`: True if the workers' Kafka group exists and has no members. `empty_s`: maximum seconds for which the
       group may stay empty.
     """
@@ -75,8 +80,10 @@ class RetryLoad:
     empty_s: float = EMPTY_S
 
     def within(self, count: int) -> int:
-        """Return the count within the limits of the spec and REPLICAS_MAX, and at most a topic's number of partitions,
-        because more workers might be idle. If no upper limit is known, the present number of workers is the limit."""
+        """Limit a count to the spec's limits and to REPLICAS_MAX.
+
+        The number of partitions of a topic is also a limit, because additional workers might be idle. If no upper limit
+        is known, the present number of workers is the limit."""
         known = [bound for bound in (self.most, self.partitions) if bound is not None]
         most = min(known, default=max(self.current or 0, self.least, 1))
         return min(max(count, self.least), most, REPLICAS_MAX)
@@ -86,11 +93,12 @@ class RetryLoad:
 class RetryMemory:
     """History of a group's retry workers. Times are epoch seconds. Only `kept` survives a restart of the operator.
 
-    - `calm_since`: time since which no record has been due or about to be due. `keeping_up_since`: time since which no
-      due record has been late. A restart loses both times, so workers are then removed later.
-    - `drained_at`: while retries end, time of the first of the latest consecutive observations without a waiting
-      record. A restart loses this time, so workers then stay for one more observation.
-    - `kept`: stored in the group's state, so that a new process does not repeat a removal of workers that were needed.
+    - `calm_since`: the time since which no record has been due or about to be due. `keeping_up_since`: the time since
+      which no due record has been late. A restart loses both times, so workers are then removed later.
+    - `drained_at`: used while retries are being ended. No record has been waiting since the observation at this time;
+      None if records wait. A restart loses this time, so the workers then stay for one more observation.
+    - `kept`: stored in the group's state. It shows, for example, that an earlier removal of workers was a mistake, so
+      a new process does not repeat it.
     """
 
     calm_since: float | None = None
@@ -105,8 +113,8 @@ class RetryMemory:
 
 
 def is_busy(load: RetryLoad, now: float) -> bool | None:
-    """True if a record is due now, or will be due before a worker could start; None while unknown. A single due record
-    is enough, even if other partitions were not observed."""
+    """True if a record is due now or within `WAKE_S`, the time that a worker needs to start; None while unknown. A
+    single such record is enough, even if other partitions were not observed."""
     soon = load.next_at is not None and load.next_at - now <= WAKE_S
     if soon or load.oldest_at is not None:
         return True
@@ -123,7 +131,8 @@ def is_late(load: RetryLoad, now: float) -> bool | None:
 
 
 def _remember(memory: RetryMemory, load: RetryLoad, now: float) -> RetryMemory:
-    """Update the memory. While the load is unknown, records count neither as absent nor as handled in time."""
+    """Update the memory. While the load is unknown, it is not assumed that no record is due or that records are handled
+    in time."""
     busy, late = is_busy(load, now), is_late(load, now)
     if busy is not None:
         memory = replace(memory, calm_since=None if busy else min(memory.calm_since or now, now))
@@ -150,7 +159,8 @@ def _decide(load: RetryLoad, memory: RetryMemory, now: float) -> ScaleDecision:
     if load.changed_at is not None and load.changed_at > now + GROW_S:
         load = replace(load, changed_at=None)  # recorded before the clock was set back
     if load.shortest_delay_s is not None and load.shortest_delay_s < WAKE_S:
-        # A worker that is started only when a record fails would be late, so one worker always runs.
+        # The delay is shorter than the start of a worker. A worker started after a record failed would be too late for
+        # the record, so one worker always runs.
         load = replace(load, least=max(load.least, 1))
     current = load.current if load.current is not None else load.least
     if load.held:
@@ -216,8 +226,8 @@ def _rest(load: RetryLoad, memory: RetryMemory, current: int, now: float) -> Sca
 
 
 def _sleep(load: RetryLoad, least: int, now: float) -> ScaleDecision:
-    """Keep `minReplicas` workers. Before the commits of an empty group expire, run one worker briefly: brokers count
-    the age of commits from the time at which the last member left."""
+    """Keep `minReplicas` workers. Before the commits of an empty group expire, run one worker for a short time. Brokers
+    count the age of commits from the time at which the last member left, so the age then starts at zero again."""
     wake_in = _wake_in(load, now)
     if least > 0 or not load.empty or load.current is None:
         return _scale(least, "nothing is due", wake_in)

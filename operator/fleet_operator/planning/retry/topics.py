@@ -33,7 +33,7 @@ class TopicsPlan:
     - `ready`: True if all wanted topics exist with the wanted settings, False while a change or a problem is pending,
       None while unknown. A pending change of only the retention does not make `ready` False.
     - `problem`: a problem that the operator cannot correct.
-    - `requeue_after`: seconds until the plan changes without a new observation; None if it does not.
+    - `requeue_after`: seconds until the plan changes even without a new observation; None if it will not change.
     """
 
     create: tuple[managed_topics.WantedTopic, ...] = ()
@@ -55,8 +55,9 @@ def plan_topics(
     counts: Mapping[str, int] | None,
     observation: ClusterObservation | None,
 ) -> TopicsPlan:
-    """`counts`: the number of partitions of each source topic. None while a source topic is missing or unknown: then no
-    topic is created or grown. `intent`: None for a group without retries."""
+    """Plan the changes to a group's topics. `counts`: the number of partitions of each source topic. It is None while a
+    source topic is missing or unknown; no topic is then created or grown. `intent`: None for a group without
+    retries."""
     if observation is None or not observation.reachable:
         return TopicsPlan()
     observed = observation.groups.get(group.group_id)
@@ -90,9 +91,11 @@ def _alter(
     there: Iterable[managed_topics.WantedTopic],
     retry: RetryObservation | None,
 ) -> dict[str, dict[str, str]]:
-    """Return the settings to change, keyed by topic. Retention becomes unlimited while waiting records must be kept.
-    Retention is not lowered while `must_keep` is unknown. After retries have ended, the retention of retry topics can
-    still become unlimited; their other settings are left to the user."""
+    """Return the settings to change, keyed by topic.
+
+    The retention of a topic becomes unlimited while its waiting records must be kept, and is not lowered while this is
+    unknown. After retries have ended, the retention of retry topics can still become unlimited. Their other settings
+    are then left to the user."""
     if retry is None:
         return {}
     flow = tuple(retention.flow_topics(group.group_id, retry))
@@ -174,7 +177,8 @@ class GroupView:
     - `source_topics`: the topics in the spec, or those that match its pattern; None while they are unknown.
     - `known_counts`: the number of partitions of each existing source topic. `partition_counts`: the same numbers; None
       while a source topic is missing or not observed yet.
-    - `lag`: not complete while a source topic is missing; None without `observed`, and while no source topic exists.
+    - `lag`: incomplete while a source topic is missing. None while the group cannot be observed, or while no source
+      topic exists.
     """
 
     observation: ClusterObservation | None = None
@@ -187,8 +191,8 @@ class GroupView:
 
     @property
     def flow(self) -> RetryObservation | None:
-        """The retry topics in the newest observation; None if their observation failed, because removals need current
-        values."""
+        """The retry topics in the newest observation. None if the topics could not be observed: topics and revisions
+        may be removed only with current values."""
         flow = self.observed.retry if self.observed is not None else None
         return None if flow is None or flow.error else flow
 

@@ -4,8 +4,10 @@ limit.
 For example, if a database is at its limit, more workers make each worker slower. Only workers that had a backlog before
 and after the scale-up prove such a limit: without a backlog, the arrival rate limits the commit rate. A scale-up is
 undone if at least half of the workers are busy and the rate gained less than a quarter of the expected rise. The fleet
-then keeps the smallest number of workers that reaches the same rate. This bound is lifted once the smaller fleet
-handles clearly more records than the larger fleet did. Otherwise another scale-up is tried after 2, 4, 8 ... minutes.
+then keeps the smallest number of workers that reaches the same rate.
+
+This bound is lifted once the smaller fleet handles clearly more records than the larger fleet did. Otherwise another
+scale-up is tried after 2 minutes, and after twice the time for each further failure.
 """
 
 from dataclasses import dataclass
@@ -18,11 +20,11 @@ from fleet_operator.planning.state.sizing import HOUR_S, TRIES_MAX, Bound, Growt
 
 JUDGE_S: Final = 30.0
 JUDGE_RECORDS: Final = 20.0
-"""A scale-up is judged after all workers have run for `JUDGE_S` seconds or, if longer, for the time that one worker
-needs for `JUDGE_RECORDS` records."""
+"""A scale-up is judged after all workers have run for `JUDGE_S` seconds. If one worker needs longer than that for
+`JUDGE_RECORDS` records, the scale-up is judged after this longer time."""
 JUDGED_WITHIN_S: Final = 900.0
-"""After a scale-up could first be judged, it is judged within this many seconds or never: later, the rate may have
-changed for other reasons."""
+"""A scale-up that has not been judged this many seconds after the first opportunity is never judged, because the rate
+may since have changed for other reasons."""
 MANY: Final = 0.5
 """If at least this share of the workers has a backlog, the arrival rate does not limit the commit rate. The share is
 not 1, because a downstream system at its limit may slow some workers down and not others."""
@@ -32,11 +34,12 @@ GAIN_EXPECTED_MOST: Final = 3.0
 `GAIN_EXPECTED_MOST` times the rate before the scale-up. Flink's autoscaler requires only a tenth, but a database at its
 limit still gains that much from more connections."""
 ROUNDING: Final = 0.05
-"""Relative uncertainty of a rate over half a minute, because committed offsets advance in steps."""
+"""Relative error of a rate that is measured over half a minute. Committed offsets advance in steps, so the rate is
+inexact."""
 LIFT_GAIN: Final = 1.25
 RETRY_S: Final = 60.0
-"""Growth that did not help is tried again after 2 * `RETRY_S` seconds; each further failure doubles the wait, up to 1
-h."""
+"""A scale-up that did not help is tried again after 2 * `RETRY_S` seconds. Each further failure doubles the wait, up
+to one hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +53,8 @@ class Verdict:
 
 
 def commits_before(load: Load) -> float:
-    """Return the commit rate before a scale-up, or 0 if too few workers (`MANY`) are behind, so that no verdict is
-    given."""
+    """Return the commit rate in records per second before a scale-up. Return 0 if less than the share
+    `MANY` of the workers is behind (`Load.behind`); the scale-up is then not judged."""
     owners = sum(bool(owned) for owned in load.dealing.owned)
     if len(load.behind()) < MANY * max(owners, 1):
         return 0.0
@@ -60,8 +63,8 @@ def commits_before(load: Load) -> float:
 
 
 def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
-    """Return the verdict on the last scale-up; None while the effect is unknown, or if no scale-up is to be judged. A
-    partly unknown load gives no verdict, because workers may also handle records of the unknown partitions."""
+    """Return the verdict on the last scale-up. None while the effect is unknown, or if there is no scale-up to judge.
+    Also None while the load is partly unknown, because workers may also handle records of the unknown partitions."""
     growth, since = facts.memory.growth, facts.stable_since
     if growth is None or growth.after != facts.current or since is None or not load.complete:
         return None
@@ -84,8 +87,8 @@ def judge(facts: ScalingFacts, load: Load, now: float) -> Verdict | None:
 
 
 def enough_for(reached: float, growth: Growth, load: Load) -> int:
-    """Return the least useful number of workers that handles the `reached` rate, if each is as fast as before the
-    scale-up."""
+    """Return the smallest useful number of workers that can handle `reached` records per second. Each worker is assumed
+    to be as fast as before the scale-up."""
     least = growth.before * max(reached / growth.commits, 1.0)
     return next((count for count in load.counts.counts if count >= least * (1.0 - ROUNDING)), growth.after)
 

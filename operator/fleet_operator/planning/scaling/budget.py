@@ -1,6 +1,7 @@
-"""The budget of rebalances: `maxRebalancesPerHour`, and the cost of a step. Pure.
+"""The budget of rebalances (`maxRebalancesPerHour`), and the cost of a scaling step. Pure.
 
-The cost of a step is the share of the group's partitions that it stops, from 0 to 1. A third of the budget is reserved
+A scaling step causes a rebalance, and the rebalance stops partitions. The cost of the step is the share of the group's
+partitions that stop, from 0 to 1. A third of the budget is reserved
 for growth, so shrinking may not use it. Growth because of a rising lag waits at most a few minutes, because falling
 behind costs more than any rebalance.
 """
@@ -21,7 +22,8 @@ EAGER: Final = frozenset({"range", "roundrobin", "sticky"})
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The budget at the time `now`, in epoch seconds. `dealing` is None while the owners of partitions are unknown."""
+    """The budget at the time `now`, in epoch seconds. `dealing` (the present and planned owners of the partitions) is
+    None while the load is unknown."""
 
     facts: ScalingFacts
     dealing: Dealing | None
@@ -34,8 +36,8 @@ class Budget:
         return sum(step.cost for step in self.facts.memory.steps_within_hour(self.now))
 
     def allows_growth(self, count: int, *, is_urgent: bool = False) -> bool:
-        """`is_urgent`: the lag rises, so growth beyond the budget is allowed `OVERDUE_S` seconds after the last
-        step."""
+        """True if the fleet may grow to `count` workers. `is_urgent`: the lag rises, so growth beyond the budget is
+        allowed once the last step is `OVERDUE_S` seconds ago."""
         within = self.spent + self.cost_of(count) <= self.facts.spec.max_rebalances_per_hour
         steps = self.facts.memory.steps_within_hour(self.now)
         return within or (is_urgent and all(self.now - step.at >= OVERDUE_S for step in steps))

@@ -21,7 +21,8 @@ handler is noticed early, and a few slow records do not determine the capacity."
 RECORDS_ENOUGH: Final = 20
 BUSY_ENOUGH_S: Final = 1.0
 SILENT_S: Final = 120.0
-"""Age in seconds from which a worker's report no longer counts: twice the interval at which idle workers are polled."""
+"""A worker's report that is older than this many seconds does not count. The limit is twice the interval at which
+idle workers are polled."""
 DENSE_S: Final = 60.0
 SPARSE_S: Final = 60.0
 """Among reports older than `DENSE_S` seconds, only one every `SPARSE_S` seconds is kept."""
@@ -36,7 +37,7 @@ POLL_S: Final = 5.0
 """Seconds added to the commit interval, because the operator observes a commit only at its next poll."""
 KEPT: Final = 12
 """Number of commit measurements that are kept; they cover about four minutes of backlog. The capacity is their 90th
-percentile, because many causes make a worker slower than its capacity and none makes it faster."""
+percentile: many causes make a worker slower than its capacity, but nothing makes it faster."""
 PERCENTILE: Final = 0.9
 
 
@@ -93,8 +94,8 @@ def busy_capacity(samples: BusySamples, now: float) -> float | None:
 
 
 def _ends(samples: BusySamples, now: float, seconds: float) -> Iterator[tuple[BusySample, BusySample]]:
-    """Yield two samples of each worker that reported recently: the newest, preceded by one that is about `seconds`
-    older."""
+    """Yield a pair of samples for each worker that reported recently. The first sample of the pair is about `seconds`
+    older than the second, which is the worker's newest."""
     for of_pod in samples.values():
         last = of_pod[-1]
         begin = max((place for place, each in enumerate(of_pod) if each.at <= last.at - seconds), default=0)
@@ -104,7 +105,8 @@ def _ends(samples: BusySamples, now: float, seconds: float) -> Iterator[tuple[Bu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Commit rates in records per second over a window without a rebalance that ended `at` (epoch seconds).
+    """Commit rates in records per second, over a window without a rebalance. `at`: the end of the window, in epoch
+    seconds.
 
     - `busy`: the mean rate of the workers that had a backlog in the whole window; None if no worker had one.
     - `commits`: the rate of all workers together. `mean`: the average rate of a worker.
@@ -120,9 +122,10 @@ class Measurement:
 
 
 def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | None:
-    """Measure the workers' commits up to the newest sample, over `seconds` or, if longer, the minimum length. None if
-    the group was not always Stable in this window, or if a member's partition got its first commit or its committed
-    offset decreased. Partitions without a commit do not count."""
+    """Measure the workers' commits up to the newest sample, over `seconds` or, if longer, the minimum length.
+
+    None if the group was not Stable during the whole window. Also None if, during the window, a member's partition got
+    its first commit or its committed offset decreased. Partitions without a commit do not count."""
     since, observed, commit_interval_s = facts.stable_since, facts.observed, facts.commit_interval_s
     if since is None or observed is None:
         return None
@@ -159,16 +162,17 @@ def measure_fleet(facts: ScalingFacts, seconds: float = 0.0) -> Measurement | No
 def has_backlog(
     samples: Sequence[ProgressSample], partitions: Iterable[Partition], rates: Rates, *, commit_interval_s: float
 ) -> bool:
-    """True if the worker of these partitions was busy in all samples: more records waited than it handles in one commit
-    interval and one poll interval. Partitions whose commits do not advance are ignored, because they do not show that
-    the worker is busy."""
+    """True if the worker of these partitions was busy in all samples.
+
+    It was busy if more records waited than it handles in one commit interval plus one poll interval. Partitions whose
+    commits do not advance are ignored, because they do not show that the worker is busy."""
     moving = [key for key in partitions if rates.commits.get(key, 0.0) > 0.0]
     rate = sum(rates.commits[key] for key in moving)
     return bool(moving) and _least_lag(samples, moving) > rate * (commit_interval_s + POLL_S)
 
 
 def _least_lag(samples: Iterable[ProgressSample], partitions: Sequence[Partition]) -> int:
-    """The total lag of these partitions in the sample where it is smallest; an unknown offset counts as zero."""
+    """The smallest total lag of these partitions in any sample. An unknown offset counts as zero."""
     return min(
         sum(max(0, sample.end_offsets.get(key, 0) - sample.committed.get(key, 0)) for key in partitions)
         for sample in samples

@@ -1,11 +1,14 @@
-"""A dealing: the partitions that the group's own assignor would assign to each worker, for a given number of workers.
+"""A dealing shows which partitions each worker would own if the group had a given number of workers. It is computed
+with the group's own assignor.
 
-A worker count is useful if the largest number of partitions per worker is smaller than at every smaller count. One of n
-workers owns ceil(P/n) of P partitions, and none owns more, so the useful counts are the numbers ceil(P/k). The range
-assignor assigns each topic separately and starts with the first member, so its first member owns the sum of ceil(P/n)
-over all topics.
+A worker count is useful if it lowers the largest number of partitions that any worker owns. With P partitions and n
+workers, this largest number is ceil(P/n). For example, with 10 partitions it is 2 for each of 5 to 9 workers, so 5 is
+useful and 6 to 9 are not. The useful counts are then 1, 2, 3, 4, 5 and 10.
 
-Partitions differ in their load. So n workers may carry a load under one assignment and not under another. A sticky
+The range assignor assigns each topic separately, and starts with the first member. So the first member owns the sum of
+ceil(P/n) over all topics.
+
+Partitions differ in their load, so n workers may be enough under one assignment and too few under another. A sticky
 assignor keeps the present owners where it can, so its assignment depends on them.
 """
 
@@ -28,11 +31,11 @@ RANGE: Final = "range"
 ASSUMED: Final = "cooperative-sticky"
 """The operator does not load a team's own assignor class, and assumes this assignor instead."""
 CACHED: Final = 1024
-"""Maximum number of cached useful counts, keyed by the partition counts of the topics. Each decision needs the useful
-counts, and thousands of groups share few different partition counts."""
+"""Maximum number of cache entries. An entry has the useful worker counts for one combination of the topics' partition
+counts. Each decision needs the useful counts, and thousands of groups have only a few such combinations."""
 PLANS_CACHED: Final = 4096
 REBALANCES: Final = 2
-"""Maximum number of rebalances until every partition has its owner; a cooperative assignor needs two."""
+"""Maximum number of simulated rebalances. A cooperative assignor needs two until every partition has its owner."""
 SLACK: Final = 1e-6
 """Relative tolerance when sums of rates are compared."""
 HOT_COST: Final = 2.0 / 3.0
@@ -63,7 +66,7 @@ class UsefulCounts:
 
 
 def useful_counts(partition_counts: Mapping[str, int], assignor: str) -> UsefulCounts:
-    """Useful worker counts for topics with these partition counts, up to the highest that a spec may have."""
+    """Useful worker counts for topics with these partition counts. No count exceeds `REPLICAS_MAX`."""
     sizes = tuple(partition_counts.values())
     return _count(sizes if assignor == RANGE else (sum(sizes),))
 
@@ -98,7 +101,7 @@ def owned_by(members: Iterable[MemberObservation]) -> Owned:
 @dataclass(frozen=True, slots=True)
 class Dealing:
     """A group's topics with their partition counts, its assignor, and the partitions that its workers own now. `rates`:
-    the partitions' records per second, rounded to steps; empty if the assignor does not use rates."""
+    the partitions' records per second, rounded by `_in_steps`; empty if the assignor does not use rates."""
 
     topics: tuple[tuple[str, int], ...]
     assignor: str
@@ -179,8 +182,10 @@ def least_count(
     dealing: Dealing, counts: Iterable[int], load: Mapping[Partition, float], *, mean: float, worst: float
 ) -> int | None:
     """Return the first of the worker `counts` at which no worker is overloaded; None if every count is too small.
-    Limits in records per second: `mean` is the average of all workers, `worst` is for any single worker. Of a partition
-    with more than `worst`, only `worst` counts in the total, because more workers do not help this partition."""
+
+    `load`: records per second of each partition. `mean` and `worst`: the most records per second that one worker may
+    get, on average over all workers and for any single worker. If a partition has more than `worst`, only `worst` is
+    added to the total, because more workers do not help this partition."""
     total = sum(min(each, worst) for each in load.values())
     for count in counts:
         if total > count * mean * (1.0 + SLACK):
@@ -191,8 +196,8 @@ def least_count(
 
 
 def _carries(partitions: Iterable[Partition], load: Mapping[Partition, float], most: float) -> bool:
-    """True if a worker that handles `most` records per second can handle these partitions. One partition may have more
-    than `most`; it counts as `HOT_COST` of the worker."""
+    """True if a worker that handles `most` records per second can own these partitions. One of the partitions may have
+    more than `most` (a hot partition). It is counted as `HOT_COST` of the worker's capacity."""
     total, hot = 0.0, 0
     for key in partitions:
         part = load.get(key, 0.0)

@@ -41,13 +41,13 @@ STUCK_PARTITION: Final = "StuckPartition"
 OFFSETS_MISSING: Final = "OffsetsMissing"
 """A partition has no commit, so it is unknown at which offset an empty group would start there."""
 LAGGING: Final = "Lagging"
-"""Workers are behind, and no other bound explains why the fleet cannot grow."""
+"""Workers cannot catch up with their backlog, and no other limit explains why the fleet cannot grow."""
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING, PAUSED})
 """Limits under which the number of workers does not change, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
-"""Limits under which a change of the number, or the decision on a change, has to wait."""
+"""Limits under which the number of workers may change, but only later."""
 BOUNDS: Final = frozenset(
     {PARTITIONS, MAX_REPLICAS, DOWNSTREAM, REBALANCE_BUDGET, HOT_PARTITION, STUCK_PARTITION, LAGGING}
 )
@@ -56,9 +56,13 @@ BOUNDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleInputs:
-    """Inputs of a decision; each is None while unknown. `arrival`: records that arrive per second in all partitions.
-    `capacity`: records per second that one worker can handle. `raw`: the number of workers needed for the arrival, not
-    rounded. `useful`: the least number of workers within the bounds at which no worker is overloaded."""
+    """Inputs of a decision; each is None while unknown.
+
+    - `arrival`: records that arrive per second in all partitions.
+    - `capacity`: records per second that one worker can handle.
+    - `raw`: the number of workers needed for the arriving records, not rounded.
+    - `useful`: the smallest number of workers within the bounds at which no worker is overloaded.
+    """
 
     arrival: float | None = None
     capacity: float | None = None
@@ -105,9 +109,9 @@ class ScaleDecision:
 
 
 def asked_count(group: ConsumerGroup, memory: SizingState, found: int | None) -> int:
-    """Return `spec.replicas`. If the field is absent, return its last value or, if unknown, the StatefulSet's number of
-    replicas (`found`, None without a StatefulSet), or 1 for a new fleet. So removing the field from a manifest does not
-    scale a fleet."""
+    """Return `spec.replicas` or, if the field is absent, its last value, so that removing the field from a manifest
+    does not scale a fleet. If the last value is unknown too, return the StatefulSet's number of replicas (`found`), or
+    1 for a new fleet. `found` is None without a StatefulSet."""
     if group.spec.replicas is not None:
         return group.spec.replicas
     return memory.replicas if memory.replicas is not None else found or 1
@@ -121,8 +125,8 @@ def kept_count(asked: int, memory: SizingState, *, paused: bool = False) -> int 
 
 
 def as_asked(asked: int, memory: SizingState, *, paused: bool = False) -> SizingState:
-    """Return the memory of a fleet that is not scaled by load. Without a `kept_count`, only the last scale-up is
-    kept."""
+    """Return the memory of a fleet that is not scaled by load. If `kept_count` returns None, only the last scale-up is
+    kept of the memory. `asked`: the number from `asked_count`, stored in the memory."""
     kept = memory if kept_count(asked, memory, paused=paused) is not None else SizingState(growth=memory.growth)
     return replace(kept, replicas=asked)
 
@@ -135,8 +139,8 @@ def decide_fixed(
     memory: SizingState,
     now: float,
 ) -> ScaleDecision:
-    """Decide for a fleet that is not scaled by load. `found`: the StatefulSet's number of replicas. Growth is recorded
-    in the memory, so that the added workers join the group together."""
+    """Decide for a fleet that is not scaled by load. `found`: the StatefulSet's number of replicas; None without a
+    StatefulSet. A scale-up is recorded in the memory, so that the added workers join the group together."""
     kept = as_asked(asked_count(group, memory, found), memory)
     assert kept.replicas is not None, "recorded above"
     replicas = kept.count or kept.replicas

@@ -21,16 +21,17 @@ Partition = tuple[str, int]
 
 WINDOWS_S: Final = (5.0, 10.0, 20.0, 60.0, 90.0, 300.0, 900.0)
 ENOUGH: Final = 20
-"""Number of records that make a rate accurate to about a quarter."""
+"""Number of records from which a rate can be measured with an error of about 25 %."""
 PRIOR: Final = 3.0
-"""Weight of the mean rate in each partition's rate, as a number of records, as in a Bayesian estimate of a Poisson
-rate."""
+"""Weight of the mean rate of all partitions in the rate of each partition, given as a number of records. This is a
+Bayesian estimate of a Poisson rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Records per second of each partition over a window of `seconds`. `arrival` and `commits` omit partitions that
-    were unknown at the start or end of the window, or whose offsets decreased (a recreated topic, a reset)."""
+    """Records per second of each partition over a window of `seconds`. `arrival` and `commits` omit partitions whose
+    offsets were unknown at the start or end of the window. They also omit partitions whose offsets decreased, for
+    example because the topic was recreated or the offsets were reset."""
 
     seconds: float
     arrival: Mapping[Partition, float]
@@ -74,9 +75,10 @@ def _rates(first: Mapping[Partition, int], last: Mapping[Partition, int], second
 
 
 def rates_from(samples: Sequence[ProgressSample], least_s: float) -> Mapping[Partition, float] | None:
-    """Return the records that arrive per second in each partition, adjusted towards the mean. The window is the
-    shortest of at least `least_s` with enough records, or all samples if no window has enough. None without two
-    samples."""
+    """Return the records that arrive per second in each partition, adjusted towards the mean of all partitions.
+
+    They are measured over the shortest window of at least `least_s` seconds that has enough records. If no window has
+    enough records, all samples are used. None without two samples."""
     reach, found = span(samples), None
     for seconds in WINDOWS_S:
         if seconds < least_s:
@@ -93,7 +95,8 @@ def rates_from(samples: Sequence[ProgressSample], least_s: float) -> Mapping[Par
 
 
 AGE_MAX_S: Final = 30.0
-"""Age in seconds from which an observation no longer counts. Samples of a rate are at most this far apart."""
+"""An observation that is older than this many seconds does not count. Samples for a rate are at most this many seconds
+apart."""
 RATES_AWAITED_S: Final = 15.0
 """Seconds for which a fleet with zero workers waits for rates. The second observation normally follows within two
 seconds."""
@@ -118,7 +121,7 @@ class ScalingFacts:
       one.
     - `rolling`: True during a rollout; then only a growing lag changes the number of workers.
     - `revision`: the workers' revision; None while one revision replaces another.
-    - `timeout_s`: the seconds that a handler may take for a record.
+    - `timeout_s`: the seconds for which a handler may run for one record.
     - `reported_stuck`: partitions with a record that a worker reports as stuck.
     """
 
@@ -158,8 +161,8 @@ class ScalingFacts:
         lag, observed = self.lag, self.observed
         if self.current or lag is None or not lag.total or observed is None or len(observed.samples) != 1:
             return False
-        # Only one sample after RATES_AWAITED_S in one state means that the observer dropped samples that were too far
-        # apart.
+        # If there is still only one sample after RATES_AWAITED_S, the observer dropped earlier samples, because they
+        # were too far apart.
         return bool(observed.transitions) and observed.observed_at - observed.transitions[-1].at >= RATES_AWAITED_S
 
     @property

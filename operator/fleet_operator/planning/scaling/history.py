@@ -1,7 +1,8 @@
 """Recent history of a fleet that is scaled by load: the numbers of workers that would have been enough, and the
 workers' rates.
 
-The history is kept in memory only. After a restart, decisions use the levels and the capacity in the stored state.
+The history is kept in memory only. After a restart of the operator, decisions use the levels (`ScalingHistory.levels`)
+and the capacity from the group's stored state.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,10 +26,10 @@ class ScalingHistory:
     """The data that later decisions need. Times are epoch seconds; rates are records per second of a worker.
 
     - `known_since`: the time since which the load has been known; None while it is unknown.
-    - `levels`: numbers of workers that are enough, in ascending order, each with the time since which the number has
-      been enough. A larger number has been enough for longer.
-    - `measured`: capacities measured by commits under backlog, the newest last. `measured_at`: the time of the newest
-      one.
+    - `levels`: numbers of workers that are enough, in ascending order. Each has the time since which it has been
+      enough. A larger number has been enough for longer.
+    - `measured`: capacities measured from the commits of workers with a backlog, the newest last. `measured_at`: the
+      time of the newest measurement.
     - `proven`: the largest measured mean rate of the workers, with or without a backlog.
     - `revision`: the revision of the workers that were measured.
     """
@@ -44,8 +45,8 @@ class ScalingHistory:
 
     @classmethod
     def restored(cls, memory: SizingState, now: float) -> "ScalingHistory":
-        """The history in a new process. The stored capacity counts as `KEPT` measurements, so that new measurements
-        weigh less."""
+        """The history in a new process. The stored capacity is entered as `KEPT` equal measurements, so that the first
+        new measurements change the result only a little."""
         kept = memory.capacity
         if kept is None:
             return cls(levels=memory.levels_at(now))
@@ -57,8 +58,8 @@ class ScalingHistory:
         return replace(self, known_since=None, levels=())
 
     def of_revision(self, revision: str | None) -> "ScalingHistory":
-        """Drop measurements of another revision. While one revision replaces another (`revision` is None), nothing is
-        dropped."""
+        """Return the history without measurements of another revision. `revision`: the revision that all workers run;
+        None while one revision replaces another. If it is None, nothing is dropped."""
         if revision in (None, self.revision):
             return self
         if self.revision is None:
@@ -78,8 +79,8 @@ class ScalingHistory:
         return replace(history, measured=(*history.measured, found.busy)[-KEPT:], measured_at=found.at)
 
     def capacity(self, now: float) -> float | None:
-        """Records per second of one worker, from reported busy times or, without reports, from commits under backlog;
-        None while unknown."""
+        """Records per second of one worker; None while unknown. The value comes from the workers' reported busy times
+        or, without reports, from the commits of workers with a backlog."""
         return busy_capacity(self.busy_samples, now) or percentile(self.measured)
 
     def with_want(self, count: int, at: float) -> "ScalingHistory":

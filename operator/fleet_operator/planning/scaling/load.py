@@ -2,9 +2,9 @@
 
 A fleet carries its load if each worker can handle the records that arrive in its partitions, and process their backlog
 in time. For a different number of workers, the group's assignor determines the partitions of each worker. More workers
-do not help a partition without progress (stuck), or a partition in which more records arrive than one worker can handle
-(hot). So a stuck partition does not count for growth, and decisions name hot partitions. Before a fleet shrinks, each
-stuck or hot partition counts as the work of a whole worker.
+do not help a stuck partition, which makes no progress. They also do not help a hot partition, in which more records
+arrive than one worker can handle. So a stuck partition does not count for growth, and decisions name hot partitions.
+Before a fleet shrinks, each stuck or hot partition counts as the work of a whole worker.
 
 Decision: docs/decisions/0058-load-by-worker.md.
 """
@@ -34,15 +34,15 @@ UTILIZATION: Final = 0.8
 WORST_UTILIZATION: Final = 0.95
 """Share of the busiest worker's capacity that arriving records may use."""
 SPARE_PART: Final = 1.5
-"""Safety factor. Plans process a partition's backlog with at most (worker capacity - arrival rate) / `SPARE_PART`
-records per second."""
+"""Safety factor for the spare capacity of a worker. A partition's backlog is planned to be processed with at most
+(worker capacity - arrival rate) / `SPARE_PART` records per second."""
 BEHIND_S: Final = 4.0
 BEHIND_RECORDS: Final = 2.0
-"""A worker is behind only if its waiting records are at least `BEHIND_RECORDS`, and at least `BEHIND_S` seconds of
-work."""
+"""A worker is behind only if at least `BEHIND_RECORDS` records wait for it, and if handling them takes at least
+`BEHIND_S` seconds."""
 CATCH_UP_RECORDS: Final = 5.0
-"""The time to catch up is at least the time that one worker needs for this number of records, even if `catchUpSeconds`
-is less."""
+"""A fleet has at least the time that one worker needs for this number of records to catch up. If `catchUpSeconds` is
+less, this longer time applies."""
 FAST_S: Final = 5.0
 STEADY_S: Final = 10.0
 MINUTE_S: Final = 60.0
@@ -50,32 +50,33 @@ LONG_S: Final = 90.0
 """Minimum windows of arrival rates, in seconds. Rates over `FAST_S` decide if a worker is behind; rates over `LONG_S`
 determine the backlog. The fleet must carry the largest of the rates over `STEADY_S`, `MINUTE_S` and `LONG_S`."""
 STUCK_S: Final = 60.0
-"""Minimum seconds without a commit after which a partition with lag counts as stuck (Burrow's rule STALL). The
-partition is not stuck if its worker is busy with other partitions."""
+"""Minimum seconds without a commit after which a partition with lag counts as stuck (like the status STALL of the
+monitoring tool Burrow). The partition is not stuck if its worker is busy with other partitions."""
 IN_FLIGHT: Final = 2.0
-"""Only lag beyond this multiple of the mean number of records in flight is backlog, because committed offsets advance
-in steps."""
+"""Lag counts as backlog only beyond this multiple of the mean number of records in flight. Smaller lag is normal,
+because committed offsets advance in steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The known load. It covers all partitions if `complete`; otherwise it is a lower bound. The number of records
-    behind a hanging transaction is unknown.
+    """The known load. If `complete`, it covers all partitions. Otherwise it is a lower bound: for example, the number
+    of records behind a hanging transaction is unknown.
 
-    - `lags`: the lag of each known partition. `slow`: arrival and commit rates over 90 s.
+    - `lags`: the lag of each known partition. `slow`: arrival and commit rates over the last 90 s.
     - `rates`: records per second that arrive in each partition, measured over the window with the largest total.
-      `fast`: the same rates, measured over the shortest window with enough records.
-    - `backlog`: waiting records beyond those in flight. `lately`: the backlog at the previous observation.
+      `fast`: the same rates, measured over the shortest window that has enough records.
+    - `backlog`: waiting records of each partition, without those in flight. `lately`: the backlog at the previous
+      observation; None without one.
     - `counts`: the useful numbers of workers. `most`: the largest of them that the bounds allow.
     - `capacity`: records per second of one worker, None while unknown.
-    - `proven`: the largest measured mean rate of the workers. The capacity is at least this rate, so while the capacity
-      is unknown, a fleet may shrink according to this rate.
+    - `proven`: the largest measured mean rate of the workers in records per second; 0 without a measurement. A worker
+      can handle at least this rate. While the capacity is unknown, a fleet may shrink according to this rate.
     - `measured`: the newest measurement of the fleet's commits; None without one.
     - `catch_up_s`: seconds within which a backlog should be worked off.
     - `held_back`: True if an open transaction hides records from the group.
-    - `unsettled`: partitions in which only a worker can determine the offset where the group continues. These are
-      partitions without a commit, unless they are read from their first record, and partitions whose log end is below
-      the committed offset.
+    - `unsettled`: partitions in which only a worker can determine the offset where the group continues. In one case,
+      the log end is below the committed offset. In the other case, the partition has no commit, and the spec does not
+      tell workers to read it from its first record.
     """
 
     lags: Mapping[Partition, int]
@@ -130,8 +131,8 @@ class Load:
         return moving / (self.capacity * UTILIZATION)
 
     def enough(self) -> int | None:
-        """The least useful number of workers that handles the arriving records, with a reserve for bursts; the largest
-        useful number if none is enough. None while no rate of a worker is known."""
+        """The smallest useful number of workers that handles the arriving records, with a reserve for bursts. If even
+        the largest useful number is not enough, the largest. None while no rate of a worker is known."""
         if self.idle:
             return 0
         capacity = self.capacity or self.proven
@@ -142,8 +143,8 @@ class Load:
 
     def wanted(self) -> int | None:
         """Return the smallest useful number of workers that also processes the backlog in time; None while a worker's
-        capacity is unknown. The fleet needs no reserve for bursts while it processes a backlog. A partition's backlog
-        counts only as far as one worker can process it."""
+        capacity is unknown. The fleet needs no reserve for bursts while it processes a backlog. The part
+        of a partition's backlog that one worker cannot process in time does not count."""
         capacity = self.capacity
         if capacity is None:
             return None
@@ -154,8 +155,8 @@ class Load:
         return max(self.enough() or 0, self._least(load, capacity, mean=1.0, worst=1.0))
 
     def behind(self) -> tuple[int, ...]:
-        """Ordinals of the workers that had too much work to catch up, both in the last observation and in the one
-        before."""
+        """Ordinals of the workers that cannot catch up with their work, according to each of the last two
+        observations."""
         if self.capacity is None or self.lately is None:
             return ()
         return tuple(
@@ -165,8 +166,10 @@ class Load:
         )
 
     def _is_behind(self, owned: Sequence[Partition], backlog: Mapping[Partition, float]) -> bool:
-        """True if a worker has more work than it can catch up with. A hot partition counts as a fixed share of the
-        worker (`HOT_COST`): moving other partitions to other workers does not reduce its backlog."""
+        """True if a worker has more work than it can catch up with.
+
+        A hot partition counts as a fixed share of the worker's capacity (`HOT_COST`). Its backlog does not count,
+        because the backlog would remain if other partitions moved to other workers."""
         assert self.capacity is not None, "callers check that the capacity is known"
         others = [key for key in owned if key not in self.hot and key not in self.stuck]
         hot = sum(key in self.hot for key in owned)
@@ -262,8 +265,9 @@ def _backlog(
     stuck: AbstractSet[Partition],
     transit_s: float,
 ) -> dict[Partition, float]:
-    """Return each partition's lag beyond the records in flight (for `transit_s` seconds on average). If `maxLagSeconds`
-    permits more waiting records, only lag beyond these counts."""
+    """Return each partition's lag without the records in flight. `transit_s`: mean seconds for which a record is in
+    flight. If `maxLagSeconds` permits more waiting records than are in flight, only lag beyond the permitted number
+    counts."""
     acceptable_s = float(facts.spec.max_lag_seconds or 0)
     return {
         key: max(0.0, lag - max(IN_FLIGHT * rate * transit_s + 1.0, rate * acceptable_s))
@@ -274,11 +278,12 @@ def _backlog(
 
 
 def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Partition]:
-    """Find partitions that a worker reports as stuck. Also find partitions with lag and no commit for a minute although
-    their worker kept up with its other partitions. A worker that cannot keep up has no such partitions, because some of
-    its partitions wait longer anyway. A partition is not stuck while a worker reports that it is handling one of the
-    partition's records (`in_hand`). Without any worker's report, a partition counts as stuck only after the time that a
-    handler may take (`timeout_s`)."""
+    """Find the stuck partitions: those that a worker reports as stuck, and those with lag and no commit for a minute
+    although their worker keeps up with its other partitions.
+
+    If a worker cannot keep up, only its reports count, because some of its partitions then wait longer anyway. A
+    partition is not found by its commits while a worker reports that it is handling one of the partition's records
+    (`in_hand`). If no worker reports, the minute is extended to the time that a handler may take (`timeout_s`)."""
     heard = [report.work for report in facts.reports if report.work is not None]
     seconds = STUCK_S if heard else max(STUCK_S, facts.timeout_s)
     samples = observed.samples
@@ -306,19 +311,22 @@ def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Par
 def find_unsettled(
     facts: ScalingFacts, observed: GroupObservation, partitions: Iterable[Partition]
 ) -> frozenset[Partition]:
-    """Find partitions in which the group's position is uncertain. Until a worker reads such a partition, its lag is
-    unknown or 0, even if records arrive, so the group must not stay empty. A partition without a known end offset is
-    left out: either it has no leader, so a worker could not read it, or it has not been polled yet."""
+    """Find partitions in which it is uncertain where the group continues.
+
+    Until a worker reads such a partition, its lag is unknown or 0 even if records arrive. So the group must not stay
+    empty. A partition without a known end offset is left out: either it has no leader and no worker could read it, or
+    its offsets have not been observed yet."""
     ended = observed.end_offsets.keys() & frozenset(partitions)
     without = frozenset() if facts.from_start else frozenset(ended - observed.committed.keys())
     return without | (ended & observed.beyond_end)
 
 
 def _capacity(facts: ScalingFacts, history: ScalingHistory, now: float) -> float | None:
-    """Return a worker's capacity from the stored state; None if the state has no capacity for the workers' revision. A
-    new measurement is stored with a decision and used from the next decision on. So a new operator process would make
-    the same decision. While one revision replaces another, no new capacity is stored. Then the stored value is used, or
-    the measured value if no value is stored."""
+    """Return a worker's capacity from the stored state; None if the state has no capacity for the workers' revision.
+
+    A new measurement is stored together with a decision, and used from the next decision on. So a new operator process
+    makes the same decisions. While one revision replaces another, no new capacity is stored. During this time, the
+    stored value is used or, without one, the measured value."""
     kept = facts.memory.capacity
     if facts.revision is None:
         return history.capacity(now) if kept is None else kept.rate

@@ -1,9 +1,12 @@
-"""The rules of scaling, in order: hold, wake, grow, shrink. Pure. Two numbers of workers are computed: the first is
-enough for the arriving records, with a reserve for bursts; the second also processes the backlog in time. A fleet grows
-in one step when one of its workers had too much work to catch up in both of the last two observations. The fleet keeps
-its size while it drains its backlog, and shrinks when fewer workers have been enough for the whole stabilization
-window. A partly known load is a lower bound. Such a load may make a fleet grow or start from zero, but a fleet shrinks
-only while the whole load is known.
+"""The rules of scaling, in order: hold, wake, grow, shrink. Pure.
+
+Two numbers of workers are computed. The first is enough for the arriving records, with a reserve for bursts. The second
+also processes the backlog in time. A fleet grows in one step when, in each of the last two
+observations, the same worker had more work than it could catch up with. The fleet keeps its size while it drains its
+backlog. It shrinks when fewer workers have been enough for the whole stabilization window.
+
+A partly known load is a lower bound. Such a load may make a fleet grow or start from zero, but a fleet shrinks only
+while the whole load is known.
 """
 
 from dataclasses import dataclass, replace
@@ -19,15 +22,16 @@ from fleet_operator.planning.scaling.load import Load, describe, name_partitions
 from fleet_operator.planning.state.sizing import LEVEL_YOUNG_S, Bound, Growth, SizingState
 
 SETTLE_S: Final = 10.0
-"""Seconds for which all workers must be in one generation before the next step, so that samples of the new owners
-exist."""
+"""Seconds for which all workers must be in one group generation before the next scaling step. In this time, offsets
+are observed with the new owners of the partitions."""
 LEARN_S: Final = 60.0
-"""Seconds with waiting records and an unknown capacity after which the fleet grows by one step to measure it."""
+"""If records wait and a worker's capacity is still unknown after this many seconds, the fleet grows by one step to
+measure the capacity."""
 CAPACITY_MAX_AGE_S: Final = 1800.0
 """Seconds after which a capacity measured by commits under backlog is outdated. The fleet then tries fewer workers,
 because an oversized fleet has no backlog and so cannot measure its capacity."""
 BROKEN_S: Final = 120.0
-"""After this many seconds without a decision, for example on a suspended machine, the load during the gap counts as
+"""If no decision was made for this many seconds, for example on a suspended machine, the load in this time counts as
 unknown."""
 ROLLING_S: Final = 60.0
 """Minimum seconds between two scale-ups during a rollout."""
@@ -174,9 +178,10 @@ class _Policy:
         return self.step(target, self.limit_at(load, target) if short else limits.NO_LIMIT, text, growth=growth)
 
     def growth_to(self, target: int, load: Load) -> Growth:
-        """Return the scale-up whose effect will be measured. If the effect of the previous scale-up has not been
-        measured yet, both are measured as one. The rate before the previous scale-up is then the baseline, because
-        later rates include a rebalance."""
+        """Return the scale-up whose effect will be measured.
+
+        If the effect of the previous scale-up has not been measured yet, both scale-ups are measured as one. They are
+        then compared with the rate before the previous scale-up, because later rates include a rebalance."""
         facts, last, at = self.facts, self.facts.memory.growth, round(self.now, 1)
         if last is not None and last.after == facts.current and last.commits > 0.0:
             return replace(last, after=target, at=at)
@@ -184,8 +189,8 @@ class _Policy:
         return Growth(before=facts.current, after=target, commits=commits, at=at)
 
     def bound(self, load: Load) -> int | None:
-        """Return the number of workers beyond which more do not help; None if no such bound is known, or if it was
-        lifted."""
+        """Return the number of workers above which more workers do not help. None if no such bound is known, if the
+        bound was lifted, or if `downstreamBrake` is not Enabled."""
         kept, count = self.facts.memory.bound, self.facts.memory.bound_at(self.now)
         if not self.has_brake or kept is None or count is None or brake.is_lifted(kept, load):
             return None
@@ -201,9 +206,10 @@ class _Policy:
         return self.grow(load)
 
     def learn(self, load: Load) -> ScaleDecision:
-        """Grow to the next useful number while a worker's capacity is unknown. Normally, two observations of reports or
-        of a backlog are enough to know the capacity. This rule is for a fleet whose capacity is still unknown after
-        `LEARN_S` seconds."""
+        """Grow to the next useful number while a worker's capacity is unknown.
+
+        Normally, the capacity is known after two observations of the workers' reports or of a backlog. This rule is for
+        a fleet whose capacity is still unknown after `LEARN_S` seconds."""
         facts, text = self.facts, "a worker's capacity is not known yet"
         above = min(load.counts.above(facts.current), load.most)
         waits = self.history.known_since is not None and self.now - self.history.known_since >= LEARN_S
@@ -243,10 +249,11 @@ class _Policy:
         return self.step(target, limits.SCALED_TO_ZERO if target == 0 else limits.NO_LIMIT, text)
 
     def has_fallen(self, window_s: float) -> bool:
-        """True if the fleet may shrink although the sufficient number of workers is still falling. Normally, the fleet
-        waits until this number stops falling, and then shrinks in one step. It waits for at most two stabilization
-        windows. A new operator process also waits for `LEVEL_YOUNG_S`, because it does not know the most recent
-        sufficient numbers."""
+        """True if the fleet may shrink although the number of workers that is enough still falls.
+
+        Normally, the fleet waits until this number stops falling, and then shrinks in one step. It waits for at most
+        two stabilization windows. A new operator process also waits for `LEVEL_YOUNG_S`, because it does not know the
+        numbers that were enough most recently."""
         known, falling = self.history.known_since, self.history.enough_since(self.facts.current - 1)
         if known is None or falling is None:
             return False
@@ -300,15 +307,17 @@ class _Policy:
     @property
     def settled(self) -> bool:
         """True if all workers have been in one generation for `SETTLE_S` seconds, and this generation began after the
-        last step. `calm` alone is not enough. A cooperative assignor needs two rebalances: an observation between them
-        shows a Stable group with the new members, as if the group had been Stable since before the step."""
+        last scaling step.
+
+        `calm` alone is not enough, because a cooperative assignor needs two rebalances. An observation between the two
+        shows a Stable group with the new members, and this looks the same as a group that has settled."""
         observed, since = self.facts.observed, self.facts.stable_since
         if observed is None or since is None or not self.complete or span(observed.samples) < SETTLE_S:
             return False
         return self.calm and all(since >= step.at for step in self.facts.memory.steps_within_hour(self.now))
 
     def limit_of(self, load: Load) -> str:
-        """Return the rule that keeps the fleet smaller or larger than its load requires."""
+        """Return the rule (a limit of `decision`) that keeps the fleet smaller or larger than its load requires."""
         if load.behind():
             return self.limit_at(load, self.facts.current)
         if load.stuck:
@@ -331,9 +340,9 @@ class _Policy:
 
     @property
     def memory(self) -> SizingState:
-        """The memory to store, with the capacity, bound and levels of this decision."""
+        """The state to store, with the capacity, bound and levels of this decision."""
         load, facts, memory = self.load, self.facts, self.facts.memory
-        if load is None:  # a new process that does not know rates yet keeps the levels
+        if load is None:  # a new process keeps the levels until it knows rates
             return memory if facts.awaits_rates else memory.with_levels((), self.now)
         memory = memory.with_capacity(self.history.capacity(self.now), facts.revision, self.now)
         if memory.bound is not None and brake.is_lifted(memory.bound, load):

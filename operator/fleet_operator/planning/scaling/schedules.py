@@ -4,7 +4,8 @@ Pure, except that the data of each time zone is read once.
 
 Schedules handle daylight saving time like Debian's cron. A fixed time in the hour that the clock skips in spring starts
 at the end of that hour. A fixed time in the hour that repeats in autumn starts only once, in the first of the two
-hours. If the minute or hour field of an expression begins with an asterisk, its starts follow the elapsed time.
+hours. If the minute or hour field of an expression begins with an asterisk, the schedule is not fixed to clock times:
+its starts follow the elapsed time.
 
 Only cronsim's forward search is used, because its backward search misses the first of two repeated hours. So the last
 start before a given time is found by bisection with forward searches. Evaluating twenty schedules for weekdays takes 12
@@ -25,15 +26,18 @@ from fleet_operator.planning.scaling.decision import MAX_REPLICAS, MIN_REPLICAS
 
 CRON_FIELDS: Final = 5
 PRECISION_S: Final = 30.0
-"""Interval width in seconds at which the bisection stops. It may be more than a second, because all starts are at whole
-minutes."""
+"""The bisection stops at an interval of this many seconds. More than a second is enough, because all starts are at
+whole minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of the number of workers. `most` is never less than `least`; None without an upper bound. `until`: epoch
-    seconds; the bounds do not change before this time; None if they never change. `least_by`, `most_by`: the name of
-    the schedule that sets the bound; empty if `spec.scaling` itself sets it."""
+    """Bounds of the number of workers.
+
+    - `most`: never less than `least`; None without an upper bound.
+    - `until`: the time, in epoch seconds, before which the bounds do not change; None if they never change.
+    - `least_by`, `most_by`: the name of the schedule that sets the bound; empty if `spec.scaling` itself sets it.
+    """
 
     least: int
     most: int | None = None
@@ -48,9 +52,11 @@ class Bounds:
 
 
 def bounds_at(scaling: Scaling, now: float) -> Bounds:
-    """Return the bounds at `now`. The largest minimum applies. The smallest maximum of the schedules in force applies
-    or, if they set none, the spec's maximum. If the minimum exceeds the maximum, it is also used as the maximum.
-    Unreadable schedules are ignored here; `find_refused` reports them."""
+    """Return the bounds at `now` (epoch seconds).
+
+    The minimum is the largest of the spec's minimum and those of the schedules in force. The maximum is the smallest of
+    the schedules in force or, if they set none, the spec's maximum. If the minimum exceeds the maximum, the minimum is
+    also used as the maximum. Unreadable schedules are ignored here; `find_refused` reports them."""
     least, least_by = scaling.min_replicas, ""
     most, most_by = scaling.max_replicas, ""
     changes, replaced = [], False
@@ -105,8 +111,8 @@ def _read(schedule: ScalingSchedule) -> ZoneInfo | str:
 
 
 def _phase(schedule: ScalingSchedule, zone: ZoneInfo, now: float) -> tuple[bool, float | None]:
-    """Return True if the schedule is in force at `now`, and the epoch seconds of the next change; None if there is no
-    change."""
+    """Return a pair: True if the schedule is in force at `now`, and the time of the next change in epoch seconds (None
+    if there is no further change)."""
     duration_s = float(schedule.duration_seconds)
     first = _start_after(schedule, zone, now - duration_s)
     if first is None or first > now:
@@ -124,7 +130,7 @@ def _start_after(schedule: ScalingSchedule, zone: ZoneInfo, at: float) -> float 
     """Return the first start after the time `at`; None if there is none within 50 years."""
     for start in CronSim(schedule.cron, datetime.fromtimestamp(at, zone)):
         begins = start.timestamp()
-        if begins > at:  # a search that starts in the second of two repeated hours can return a start in the first
+        if begins > at:  # cronsim may return an earlier start if `at` is in the second of two repeated hours
             return begins
     return None
 

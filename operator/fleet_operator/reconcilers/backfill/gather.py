@@ -1,7 +1,7 @@
 """Gathers everything that a Backfill's reconcile needs: from caches, or live before an irreversible step.
 
 The SparkApplication and the ledger are not watched, so they are always read live. SparkApplications must not be
-watched: their CRD may be installed or removed at any time, and the loss of one watched kind would end all watches.
+watched: their CRD may be installed or removed at any time, and if one watched kind disappears, all watches end.
 """
 
 import logging
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frozen:
-    """The settings and handler sources of the first attempt, which later attempts reuse."""
+    """The settings and handler sources of a Backfill's first attempt. Later attempts reuse them."""
 
     config: Mapping[str, Any]
     files: SourceFiles
@@ -53,8 +53,11 @@ class Frozen:
 async def read_handlers(
     context: Context, backfill: Backfill, group: ConsumerGroup, cluster: KafkaCluster, image: str
 ) -> Handlers | Problem:
-    """Read the handler of the good revision that the workers run or, without one, the handler of the group's spec. For
-    a comparison, also read the candidate's source. Returns a Problem if a source is missing. Raises KubeError."""
+    """Read the handler that a Backfill runs. This is the handler of the good revision that the workers run. If they run
+    no good revision, it is the handler in the group's spec.
+
+    For a comparison, also read the candidate's source. Returns a Problem if a source is missing. Raises KubeError.
+    """
     handlers = await _serving(context, group, cluster, image) or await _of_spec(context.store, group, cluster, image)
     compare = backfill.spec.compare
     reference = compare.config_map_ref if compare is not None else None
@@ -74,7 +77,7 @@ async def read_handlers(
 async def _serving(context: Context, group: ConsumerGroup, cluster: KafkaCluster, image: str) -> Handlers | None:
     """The handler of the good revision that the workers run; None if they run no good revision.
 
-    The connection and the retry policies come from the present objects, not from the revision.
+    The connection and the retry policies are not read from the revision, but from the objects as they are now.
     """
     store, key = context.store, (group.metadata.namespace, group.metadata.name)
     owner = store.get(CONSUMER_GROUP, key)
@@ -185,8 +188,8 @@ class Memory:
 
     - `ended`: the attempt whose end is in the status, and the time when this process first saw that end.
     - `control`: the last instructions for the driver, written at `control_written_at`.
-    - `at_least`: number of offsets that are done according to the ledger or the status; None while neither shows a
-      number.
+    - `at_least`: number of offsets that are done, as shown by the ledger or the status. None until one of the two shows
+      a number.
     """
 
     watched: Watched = NEVER_WATCHED
@@ -197,7 +200,8 @@ class Memory:
     at_least: int | None = None
 
     def since_end(self, end: AttemptEnd | None, now: float) -> float:
-        """Seconds since this process first saw the last attempt's end in the status; infinity before the first end."""
+        """Seconds since this process first saw in the status that the last attempt has ended; infinity if no attempt
+        has ended yet."""
         if end is None:
             return math.inf
         if self.ended is None or self.ended[0] != end.attempt:
@@ -309,7 +313,7 @@ class Gatherer:
             ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
         ended = read_application(application).state in (SparkState.SUCCEEDED, SparkState.FAILED)
         last = read_end(backfill.status)
-        # Read pods live until the driver's end is recorded, because the cache may lag.
+        # Read pods live until the end of the driver is recorded, because the cache may be late.
         if live or (ended and (last is None or last.attempt != backfill.attempts)):
             pods = (await store.list(POD, namespace, f"{BACKFILL_LABEL}={name}")).items
         else:
@@ -365,8 +369,8 @@ def _known_least(backfill: Backfill) -> int | None:
 
 
 def _waiting(driver: SparkPod | None, pods: tuple[SparkPod, ...]) -> Problem | None:
-    """The problem that keeps the driver waiting or, without one, the first problem of another pod; None if no pod
-    waits."""
+    """The problem for which the driver's pod waits. If the driver does not wait, the first problem of another pod. None
+    if no pod waits."""
     if driver is not None and driver.waiting is not None:
         return driver.waiting
     return next((pod.waiting for pod in pods if pod.waiting is not None), None)

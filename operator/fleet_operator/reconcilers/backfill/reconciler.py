@@ -1,4 +1,5 @@
 """Reconciles Backfills: decides, renders the children, computes the status, and writes instructions for the drivers.
+
 The reconcile loop that all kinds of runs share is in `reconcilers.run`.
 """
 
@@ -123,8 +124,8 @@ class Backfills(RunKind[Backfill, BackfillStep, Memory]):
         )
 
     async def _kept(self, body: JsonObject, backfill: Backfill) -> Kept | None:
-        """Read live what earlier attempts have left that the status does not show; None without such attempts. Raises
-        KubeError."""
+        """Read live what earlier attempts have left but the status does not show. Returns None if there were no earlier
+        attempts. Raises KubeError."""
         store, name = self._context.store, backfill.metadata.name
         settings = await read_live(store, body, CONFIG_MAP, naming.backfill_settings(name))
         ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))

@@ -1,8 +1,8 @@
 """Adopts the fleet of a former ConsumerGroup: its objects get a new owner, the StatefulSets last.
 
 The image that the workers run is stored before a StatefulSet gets its new owner. An owner reference is changed only if
-the object still has the resourceVersion that was read. The next reconcile continues an interrupted adoption.
-Decision: docs/decisions/0046-waves-and-adoption.md.
+the object has not changed since it was read (same resourceVersion). The next reconcile continues an interrupted
+adoption. Decision: docs/decisions/0046-waves-and-adoption.md.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ async def adopt(context: Context, body: JsonObject) -> bool:
     adoption.
 
     Returns True if objects were taken over; the ConsumerGroup must then be reconciled again. Raises KubeError. A
-    repeated call is safe, because a former fleet is found by its StatefulSets, whose owner is changed last.
+    repeated call is safe, because a former fleet is found by its StatefulSets, and their owner is changed last.
     """
     if not asks_to_adopt(body) or not _sees_unowned(context, body):
         return False

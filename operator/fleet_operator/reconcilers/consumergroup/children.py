@@ -1,9 +1,9 @@
 """Applies a plan to a ConsumerGroup's children, in an order in which an interruption at any point is harmless.
 
 The order: policies, before workers mount them; revision records, before workers run the revisions; check pods;
-StatefulSets; pod annotations; clean-up. If the API server refuses a policy or record, no object is removed, but the
-fleet is still scaled at its present revision, so that workers handle the waiting retries. An object with a child's name
-but another owner is never taken over: the plan stops, and the status reports the object.
+StatefulSets; pod annotations; clean-up. If the API server refuses a policy or record, no object is removed. The fleet
+is still scaled at its present revision, so that workers handle the waiting retries. An object with a child's name but
+another owner is never taken over: the plan stops, and the status reports the object.
 """
 
 from collections.abc import Awaitable
@@ -124,11 +124,14 @@ class Children:
                 continue
 
     async def _publish_skips(self) -> None:
-        """Publish the records to skip and the scaling step in a ConfigMap. The ConfigMap is written before the
-        StatefulSet, because new workers read it at their start. A group that never had records to skip or a scaling
-        step gets no ConfigMap; a list that became empty is published as an empty list. If the ConfigMap would be
-        created only for a scaling step, a refusal or another owner's ConfigMap of this name is ignored, because the
-        scaling step is only an optimization.
+        """Publish the records to skip and the scaling step in a ConfigMap.
+
+        The ConfigMap is written before the StatefulSet, because new workers read the ConfigMap at their start. A group
+        that never had records to skip or a scaling step gets no ConfigMap. If the list of records becomes empty, the
+        empty list is published.
+
+        The scaling step is only an optimization. So if the ConfigMap is needed only for the scaling step, two errors
+        are ignored: the API server refuses the ConfigMap, or another owner has a ConfigMap of this name.
         """
         group, step = self.gathered.group, self.plan.join_step
         name = naming.skip_config(group.metadata.name)
@@ -187,9 +190,11 @@ class Children:
     async def _assume_siblings(
         self, found: kinds.JsonObject, wanted: PartPlan, siblings: list[kinds.JsonObject], proof: str
     ) -> None:
-        """If a StatefulSet has the digest of its siblings (Service and PodDisruptionBudget), assume that they exist.
-        Otherwise, if the part now has too few workers for a budget, delete the budget. The digest is removed first,
-        because the part may grow again before the budget is deleted.
+        """Assume that the siblings of a StatefulSet (Service and PodDisruptionBudget) exist, if the StatefulSet has
+        their digest.
+
+        Without the digest, delete the budget if the part now has too few workers for one. The annotation with the
+        digest is removed before the budget is deleted, because the part may grow again in between.
         """
         if annotation_of(found, SIBLINGS_ANNOTATION) == proof:
             for sibling in siblings:
@@ -207,8 +212,8 @@ class Children:
     async def _remove_part(self, wanted: PartPlan) -> None:
         """Delete a part's children. The StatefulSet is deleted last: while it exists, reconciles continue the deletion.
 
-        The annotation with the siblings' digest, which proves that they exist, is removed first, because the part may
-        be wanted again before the StatefulSet is deleted. Policies stay, because older revisions mount them.
+        The annotation with the siblings' digest proves that the siblings exist. It is removed first, because the part
+        may be wanted again before the StatefulSet is deleted. Policies stay, because older revisions mount them.
         """
         found = self.gathered.parts[wanted.part].body
         if found is None:
@@ -266,7 +271,7 @@ class Children:
     def _tell_of_others(self, body: kinds.JsonObject, others: str) -> None:
         if others:
             what = f"{body['kind']} `{body['metadata']['name']}`"
-            note = f"{what} was changed by {others}: the change was reverted; specify what pods need in spec.template"
+            note = f"{what} was changed by {others}: the change was reverted; make changes to pods in spec.template"
             self.context.events.record(Event(self.gathered.body, "Warning", "ChangedByOthers", note))
 
     def _record(self, reason: str, note: str) -> None:
@@ -285,7 +290,7 @@ async def _refusal_of(step: Awaitable[None]) -> Problem | None:
 def _refusal(error: KubeInvalidError | KubeForbiddenError) -> Problem:
     if isinstance(error, KubeInvalidError):
         return Problem(conditions.REFUSED_BY_API_SERVER, str(error))
-    # The cause is a quota, a permission or an admission policy, which may change, and not the revision.
+    # The revision is not the cause. The cause is a quota, a permission or an admission policy, which may change.
     return Problem(
         conditions.FORBIDDEN_BY_API_SERVER, f"{error}; the operator tries again every {REFUSED_RETRY_S:.0f} s"
     )

@@ -39,8 +39,10 @@ class DeletionWork:
 
     async def keep_finalizer(self, body: JsonObject, group: ConsumerGroup) -> None:
         """Set the finalizer if `spec.deletion` needs it, otherwise remove it. The finalizer is set before any child is
-        created. The KafkaCluster also gets a finalizer, and is thus kept until the steps in Kafka are done; the
-        KafkaCluster's own reconcile removes that finalizer.
+        created.
+
+        The KafkaCluster also gets a finalizer, and is thus kept until the steps in Kafka are done; the KafkaCluster's
+        own reconcile removes that finalizer.
         """
         store, wanted = self._context.store, deletion.wants_finalizer(group.spec.deletion)
         if wanted != has_finalizer(body):
@@ -125,9 +127,9 @@ class DeletionWork:
         )
 
     def _has_orphans(self, key: Key) -> bool:
-        """True if a StatefulSet of this group has no owner. Such a StatefulSet is left by a deletion with
-        `--cascade=orphan`, and shows it even after Kubernetes has removed the `orphan` finalizer, for example while no
-        operator ran."""
+        """True if a StatefulSet of this group has no owner. A deletion with `--cascade=orphan` leaves such a
+        StatefulSet. The StatefulSet shows this kind of deletion even after Kubernetes has removed the `orphan`
+        finalizer, for example while no operator ran."""
         store, (namespace, name) = self._context.store, key
         found = (store.get(STATEFUL_SET, (namespace, part.child(name))) for part in (MAIN, RETRY))
         return any(each is not None and not each["metadata"].get("ownerReferences") for each in found)
@@ -135,7 +137,7 @@ class DeletionWork:
     async def _scale(self, gathered: Gathered, plan: Plan, *, draining: bool) -> None:
         """Scale main workers to 0, and retry workers to the number that draining needs.
 
-        No StatefulSet is created, because in a terminating namespace other clients delete the StatefulSets.
+        A missing StatefulSet is not created again: in a terminating namespace, other clients delete the StatefulSets.
         """
         store = self._context.store
         for part, found in gathered.parts.items():

@@ -35,7 +35,7 @@ class Revisions:
 
     - `wanted`: the wanted revision; None if no revision can be made from the spec.
     - `untrusted`: revisions whose records cannot be trusted.
-    - `facts`: computed with the number of workers before this plan.
+    - `facts`: the facts about the rollout, for the number of workers that applied before this plan.
     """
 
     wanted: Revision | None
@@ -78,8 +78,8 @@ class FleetPlan:
 def read_revisions(
     gathered: Gathered, wanted: Revision | None, blocked: Problem | None, count: int, watched: Watched, tick: float
 ) -> Revisions:
-    """Read a group's revisions. `count`: number of workers before this plan; `watched`: the rollout's timers after the
-    last reconcile; `tick`: the current time in monotonic seconds."""
+    """Read a group's revisions. `count`: number of workers before this plan; `watched`: the rollout's timers, as the
+    last reconcile left them; `tick`: the current time in monotonic seconds."""
     records, untrusted = _records(gathered, wanted)
     spec, main, observation = gathered.group.spec, gathered.parts[MAIN], gathered.observation
     facts = RolloutFacts(
@@ -123,8 +123,8 @@ def decide_fleet(
 
 
 def revisions_of(part: FleetPart) -> frozenset[str]:
-    """The revisions that a part runs. Retry workers may run an older revision than main workers, and may run when no
-    main worker runs."""
+    """The revisions that a part runs. Retry workers may run an older revision than main workers. They may also run
+    while no main worker runs."""
     running = {pod.revision for pod in part.workers}
     return frozenset(running | {part.fleet.revision} if part.fleet else running)
 
@@ -177,7 +177,7 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
     """The records of revisions, and the revisions whose records cannot be trusted (see `planning.fleet.revision`).
 
     The wanted revision is rendered in each reconcile, so its verdict counts even if its record is missing. If the state
-    was lost, the StatefulSet's revision counts as checked and is not checked a second time.
+    was lost, the revision in the StatefulSet counts as already checked.
     """
     verdicts, main = gathered.state.fleet.verdicts, gathered.parts[MAIN].fleet
     if main is not None and main.revision not in verdicts:
@@ -201,7 +201,7 @@ def _records(gathered: Gathered, wanted: Revision | None) -> tuple[dict[str, Rev
 
 
 def _patience(gathered: Gathered) -> float:
-    """Seconds for which a new worker may wait for a rebalance, which ends only after the present members have
+    """Seconds for which a new worker may wait for a rebalance. A rebalance ends only after all present members have
     rejoined."""
     seen = gathered.observed_group
     if seen is None or seen.state not in REBALANCING:

@@ -38,11 +38,12 @@ from fleet_operator.runtime.store import Store
 class Gathered:
     """One ConsumerGroup and everything that its fleet depends on, as read at the start of a reconcile.
 
-    - `state`: the stored state; `own_state`: True if the state was written for this object, not for a namesake.
+    - `state`: the stored state. `own_state`: True if it was written for this object, False if for an earlier object of
+      this name.
     - `cluster`: the KafkaCluster, or the problem if it does not exist or cannot be parsed.
     - `handler_files`: the handler's source files; None if the spec refers to no ConfigMap, or to a missing ConfigMap.
-    - `older`, `heir`, `heir_unsure`: the rivals, see `Rivals`.
-    - `parts`: all parts of the fleet, even if a part has no StatefulSet.
+    - `older`, `heir`, `heir_unsure`: the claims of rivals, see the class `Rivals`.
+    - `parts`: the parts of the fleet (main workers and retry workers), including a part without a StatefulSet.
     - `policy`: content of the RetryPolicy, or the problem with it; None without `spec.retry`.
     - `published`: the published policies; None for a group that has no retries and never had.
     - `hold`: the OffsetReset that keeps the main workers stopped, or None.
@@ -115,8 +116,10 @@ class Gathered:
 
     @property
     def feeds_retries(self) -> bool:
-        """True if workers or Redrives may still write to the group's retry or redrive topics. Main workers with retries
-        may run long after `spec.retry` was removed, if the revision without retries was refused.
+        """True if workers or Redrives may still write to the group's retry or redrive topics.
+
+        After `spec.retry` was removed, main workers of the earlier revision may still run for a long time, if the
+        revision without retries was refused.
         """
         main = self.parts[MAIN]
         templates = [{"spec": pod["spec"]} for pod in main.pods]
@@ -179,8 +182,9 @@ missing from the caches."""
 
 def _record_absent(context: Context, body: kinds.JsonObject) -> None:
     """Record in the caches that a new object's children do not exist, except children that are already cached. A new
-    object without a state has no children, because the state is written first. This record saves live reads, which
-    would delay the first statuses when a thousand objects are created together.
+    object without a state has no children, because the state is written first.
+
+    This record saves live reads, which would delay the first statuses when a thousand objects are created together.
     """
     created = times.from_text(body["metadata"].get("creationTimestamp"))
     young = created is not None and context.clock.wall() - created < NEW_SECONDS
@@ -214,8 +218,10 @@ async def _published(context: Context, body: kinds.JsonObject, state: GroupState
 async def _policy(
     context: Context, body: kinds.JsonObject, published: records.Published | None
 ) -> PolicyRevision | Problem | None:
-    """The content of the group's RetryPolicy, or the problem with it; None without `spec.retry`. If the present content
-    is unusable, a group that has published no policies gets the last usable content."""
+    """The content of the group's RetryPolicy, or the problem with it; None without `spec.retry`.
+
+    If the present content is unusable, a group that has not published any policy yet gets the last usable content.
+    """
     address = policy_of(body)
     if address is None:
         return None
@@ -240,17 +246,18 @@ async def _policy(
 
 CHARACTERS_MAX: Final = 4 * 1024 * 1024
 """Maximum number of characters that are read from one group's revision records. A record by the operator has a few
-thousand characters, and at most twice the maximum size of a spec. But other clients can create any number of ConfigMaps
-of up to 1 MiB with a group's labels, and list their revisions on the StatefulSet."""
+thousand characters, and at most twice the maximum size of a spec. The limit is needed because other clients can create
+any number of ConfigMaps of up to 1 MiB with a group's labels, and list their revisions on the StatefulSet."""
 
 
 async def read_records(
     store: Store, owner: JsonObject, config_maps: Sequence[JsonObject], stateful_set: JsonObject | None
 ) -> tuple[JsonObject, ...]:
-    """Read a group's ConfigMaps: possible revision records with their content, others without. Raises KubeError.
+    """Read a group's ConfigMaps. Only those that may be revision records are read with their content. Raises KubeError.
 
-    The record of the running revision is read first, then the records that the StatefulSet lists. Above CHARACTERS_MAX,
-    further records stay unread until earlier records have been removed.
+    The record of the running revision is read first, then the records that the StatefulSet lists, then the others. Once
+    more than CHARACTERS_MAX characters have been read in all, the remaining records are returned without their content,
+    until earlier records have been removed.
     """
     known, read, found = known_to(stateful_set), 0, list[JsonObject]()
     running = _revision_of(stateful_set) if stateful_set is not None else ""

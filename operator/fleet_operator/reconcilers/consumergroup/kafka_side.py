@@ -116,9 +116,9 @@ log = logging.getLogger(__name__)
 
 ATTEMPT_SECONDS: Final = 30.0
 TOPICS_SECONDS: Final = 120.0
-"""Timeout in seconds of an attempt to change topics; the timeout of other attempts is ATTEMPT_SECONDS. Both include the
-wait for the observer's thread. This timeout is longer, because an attempt to create topics also waits for topics of
-other groups."""
+"""Timeout in seconds of an attempt to change topics; ATTEMPT_SECONDS is the timeout of other attempts. Both times
+include the wait for the observer's thread. TOPICS_SECONDS is longer, because an attempt to create topics also waits
+until topics of other groups can be created with them."""
 MEMBERS_PAUSE_SECONDS: Final = 1.0
 """Pause in seconds after a successful removal of members. The pause is short, because the pods of a scale-down end one
 after the other, and a stopped pod's partitions are not consumed until its member is removed."""
@@ -127,11 +127,11 @@ MEMBERS: Final = "departed-members"
 ADVICE: Final = {
     conditions.AUTHORIZATION_FAILED: "allow the operator's principal to create, alter and describe topics that begin "
     f"with {naming.RESERVED_PREFIX}",
-    conditions.TOPIC_NAME_COLLIDES: "names of topics must differ in more than '.' and '_': give the group another "
+    conditions.TOPIC_NAME_COLLIDES: "Kafka does not allow topic names that differ only in '.' and '_': choose another "
     "spec.groupId",
     conditions.NOT_ENOUGH_BROKERS: "lower spec.managedTopics.replicationFactor, or add brokers",
 }
-"""Advice for the user, keyed by the reason why the brokers refused."""
+"""Advice for the user, keyed by the reason of the brokers' refusal."""
 
 
 class KafkaSide:
@@ -159,6 +159,7 @@ class KafkaSide:
 
     def remove_departed(self, session: GroupSession, gathered: Gathered, observed: GroupObservation | None) -> None:
         """Start to remove the static members of workers that a scale-down removed, if their pods no longer exist.
+
         Without the removal, these members would keep their partitions for a whole session timeout.
         """
         if departed := _departed(gathered, observed):
@@ -208,7 +209,8 @@ class KafkaSide:
 
 
 def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
-    """The problem to report: for the first refusal with an entry in ADVICE or, without one, for the first refusal."""
+    """The problem to report. It describes the first refusal for which ADVICE has an entry. If there is no such refusal,
+    it describes the first refusal."""
     first = min(refusals, key=lambda refusal: refusal.reason not in ADVICE)
     verb = "create" if any(topic.name == first.subject for topic in plan.create) else "change"
     reason = conditions.TOPIC_NOT_CREATED if verb == "create" else conditions.TOPIC_NOT_CORRECTED
@@ -220,7 +222,7 @@ def _refused(plan: TopicsPlan, refusals: Sequence[Refusal]) -> Problem:
 
 def _departed(gathered: Gathered, observed: GroupObservation | None) -> dict[Part, dict[str, int]]:
     """The ordinals of departed static members, keyed by part and by instance id. A member has departed if the
-    StatefulSet no longer has its ordinal, and no pod has it."""
+    StatefulSet has been scaled down below the member's ordinal, and no pod with this ordinal exists."""
     if observed is None:
         return {}
     members = {MAIN: observed.members}

@@ -1,9 +1,9 @@
-"""Handles changes of offsets between reconciles: each observation updates metrics, but only a changed status needs a
-reconcile.
+"""Handles changes of offsets between reconciles: each observation updates the metrics, but a reconcile follows only if
+the status or a decision would change.
 
-Offsets change all the time, but a status shows only rounded values, which rarely change. A full reconcile for each
-change would be most of the operator's work, and usually have no effect. Decision:
-docs/decisions/0048-thousands-of-groups.md.
+Offsets change all the time, but a status shows only rounded values, which rarely change. If each change of offsets
+caused a full reconcile, these reconciles would be most of the operator's work, and most of them would change nothing.
+Decision: docs/decisions/0048-thousands-of-groups.md.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class OffsetChanges:
         lag = group_lag(observed, partitions, lag_inputs.reset)
         self._observe_age(lag_inputs, observed)
         lag_inputs.observed_at = observed.observed_at
-        # No decision is based on last known values.
+        # `observed` may be a last known value; no scaling decision is based on such a value.
         reports = self._context.workers.latest(key)
         due = observed is found and needs_reconcile(session, observed, lag, reports, self._context.clock.wall())
         scaled = scale_values(session.load.newest) if session.load is not None else {}
@@ -139,7 +139,7 @@ def group_values(facts: ConsumerGroupFacts, status: JsonObject) -> Values:
         **lag_values(lag),
         **retry_values(retry),
         "failed_records": None if observed is None else count_failures(observed, redriven),
-        # None (unknown) if no pod answers. A group without pods has no open breaker.
+        # None (unknown) if the group has pods, but none of them answers. A group without pods has no open breaker.
         "breakers_open": len(facts.open_breakers) if facts.workers or not facts.all_pods else None,
     }
 

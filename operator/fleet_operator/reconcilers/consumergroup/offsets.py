@@ -24,9 +24,9 @@ def decide_offsets(
 ) -> ExpiryDecision:
     """Decide about the commits of the main group and of the retry workers' group.
 
-    `shown`: the view for the status, which suffices because each action begins with a live read of the group; `parts`:
-    the wanted workers; `visits`: history of visits to each group. `retry_memory` in the decision is for the retry
-    workers' group.
+    `shown`: the view of the Kafka state that the status uses, which may contain last known values. This suffices,
+    because each action begins with a live read of the group. `parts`: the wanted workers. `visits`: history of visits
+    to each group. In the decision, `retry_memory` is for the retry workers' group.
     """
     group, before, observation = gathered.group, gathered.state.offsets, gathered.observation
     observed = shown.observed
@@ -55,10 +55,12 @@ def decide_offsets(
 
 
 def offsets_after(gathered: Gathered, shown: GroupView, decision: ExpiryDecision, now: float) -> OffsetsState:
-    """The `OffsetsState` to store after a decision. An object that replaces a namesake starts with new values of
-    `began` and `inherited`. Both are None while another object owns the Kafka group. `inherited` is determined from an
-    observation of this Kafka cluster that was made after `began` and knows all topics. Any other observation may lack
-    commits that existed at `began`.
+    """The `OffsetsState` to store after a decision.
+
+    - `began`: the time at which this state began. `inherited`: True if the group had commits at that time. An object
+      that replaces a namesake gets new values of both. Both are None while another object owns the Kafka group.
+    - `inherited` is determined only from an observation that was made after `began`, on this Kafka cluster, with all
+      topics known. Any other observation may lack commits that existed at `began`.
     """
     observed = shown.observed
     seen = shorten_id(observed.assignor) if observed is not None else ""

@@ -42,7 +42,8 @@ class Plan:
     - `retry`: the plan for retries; None for a group that has no retries and never had any.
     - `parts`: the wanted workers, in the order in which they are applied.
     - `state`: the state, which is stored before any action.
-    - `facts`: the input for the status, with the view that actions use, not with the view for the status.
+    - `facts`: the facts from which the status is computed. They contain the view of the Kafka state on which actions
+      are based (`views.view`). The reconciler replaces it with `views.shown` before it computes the status.
     """
 
     views: Views
@@ -59,7 +60,8 @@ class Plan:
 
     @property
     def requeue_after(self) -> float | None:
-        """Seconds until the next plan without an earlier change; None if only a change causes the next plan."""
+        """Seconds until the next plan, if no change causes an earlier plan; None if only a change causes the next
+        plan."""
         retries, topics = self.retry.requeue_after if self.retry else None, self.views.view.topics
         sizing = self.sizing.decision.requeue_after
         return soonest(self.fleet.decision.requeue_after, retries, topics.requeue_after, sizing)
@@ -70,8 +72,8 @@ class Plan:
 
     @property
     def join_step(self) -> JoinStep | None:
-        """The last scaling step if it added workers to a running fleet, otherwise None. New workers read this step, so
-        that they join the group together."""
+        """The last scaling step, if it added workers to a running fleet; otherwise None. New workers read the step, so
+        that they all join the group at the same time."""
         memory = self.sizing.decision.memory
         growth = memory.growth if memory is not None else None
         return None if growth is None or growth.before == 0 else JoinStep(growth.before, growth.after, growth.at)

@@ -47,8 +47,8 @@ T = TypeVar("T")
 LARGE_BYTES: Final = 98_304
 """Size of an object in bytes, including the status, above which its reconcile is planned in a thread."""
 OWNED_SECONDS: Final = 15.0
-"""Interval between reconciles of a ConsumerGroup whose Kafka group another object owns. It is needed because no event
-reports changes of that object's workers."""
+"""Interval in seconds between reconciles of a ConsumerGroup whose Kafka group another ConsumerGroup owns. The interval
+is needed, because changes of the owner's workers do not queue this ConsumerGroup."""
 
 
 class ConsumerGroupReconciler:
@@ -156,8 +156,8 @@ class ConsumerGroupReconciler:
     def _follow(
         self, session: GroupSession, gathered: Gathered, plan: Plan, facts: ConsumerGroupFacts, status: JsonObject
     ) -> float | None:
-        """Set how often workers are asked, and the inputs of decisions between reconciles. Returns the seconds until
-        the next reconcile; None if only an event causes it."""
+        """Set how often workers are asked for reports, and store the inputs of the decisions that are made between
+        reconciles. Returns the seconds until the next reconcile; None if only an event causes it."""
         self._context.workers.follow(session.key, closely=needs_reports(facts))
         self._changes.follow(session, facts, gathered.cluster_key)
         sizing, entry = plan.sizing, status.get("scaling") or {}
@@ -172,8 +172,8 @@ class ConsumerGroupReconciler:
         return soonest(*delays)
 
     def _stop_following(self, session: GroupSession) -> None:
-        """Stop decisions and metrics between reconciles, because the group cannot be read or is being deleted, which
-        may take a day."""
+        """Stop the decisions and metrics between reconciles, because the group cannot be read or is being deleted. A
+        deletion may take a day."""
         session.stop_following()
         self._context.metrics.drop_group(session.key)
         self._waves.drop_group(session.key)
@@ -211,7 +211,9 @@ async def _here(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 async def give_replicas(store: Store, body: JsonObject, replicas: int | None) -> None:
     """Write the number of workers into `spec.replicas` of a ConsumerGroup that lacks it, unless another client has
-    written it meanwhile. Without this field, reads of the scale subresource fail and an HPA never starts.
+    written the field since the read.
+
+    Without this field, reads of the scale subresource fail and an HPA never starts.
 
     Like a default, the field then has no field manager: a server-side apply without the field does not change it, and
     an apply with the field takes it over without a conflict (docs/decisions/0053-names-and-replicas.md).

@@ -71,8 +71,8 @@ def retry_parts(gathered: Gathered, views: Views, retry: RetryPlan | None, fleet
 
 
 def breaker_open(gathered: Gathered) -> bool | None:
-    """True if any worker reports an open breaker; None (unknown) if no worker reports one, but a ready worker with a
-    breaker did not answer."""
+    """True if any worker reports an open breaker, False if all breakers are known to be closed. None (unknown) if no
+    worker reports an open breaker, but a ready worker with a breaker did not answer."""
     if any(report.breaker_open for report in gathered.worker_reports):
         return True
     answered = {report.pod for report in gathered.worker_reports}

@@ -1,6 +1,7 @@
-"""One session per ConsumerGroup: in-memory data about the group, in addition to the stored state. A session is dropped
-when its object is deleted. A new process starts without sessions, and decides more slowly or more cautiously until it
-has collected the data again.
+"""One session per ConsumerGroup: in-memory data about the group, in addition to the stored state.
+
+A session is dropped when its object is deleted. A new process starts without sessions, and decides more slowly or more
+cautiously until it has collected the data again.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +52,8 @@ class Findings:
 
 @dataclass(slots=True)
 class LagInputs:
-    """Inputs for computing a group's lag, cached at the last reconcile. A change of `decisive` requires a reconcile."""
+    """Inputs for computing a group's lag, cached at the last reconcile. `decisive`: facts whose change requires a
+    reconcile. `observed_at`: time of the observation that was last used."""
 
     cluster: Key
     group_id: str
@@ -130,8 +132,8 @@ class GroupSessions:
         return session
 
     def is_of_namesake(self, key: Key, uid: str) -> bool:
-        """True if the session belongs to a former object of this name: the object with this uid replaced the former
-        object before its deletion was noticed."""
+        """True if the session belongs to a deleted object with the name of the object with this `uid`. The session is
+        left over if the object was replaced before the operator noticed the deletion."""
         found = self._sessions.get(key)
         return found is not None and found.uid not in ("", uid)
 

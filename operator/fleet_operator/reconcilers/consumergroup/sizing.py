@@ -35,13 +35,16 @@ from fleet_operator.reconcilers.consumergroup.views import Views
 ROLLING: Final = frozenset({RolloutPhase.APPLYING, RolloutPhase.WAITING})
 """Rollout phases in which workers of a new revision start. The fleet keeps its size in these phases: the revision is
 good once all workers are ready, which a fleet of changing size may never reach. The phase in which a revision is
-checked is not included, because the check runs in a separate pod."""
+checked is left out, because the check runs in a separate pod."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """A decision about the number of workers, the facts it is based on (None if the number is fixed), and the updated
-    history."""
+    """A decision about the number of workers.
+
+    `facts`: the facts on which the decision is based; None if the number is fixed. `history`: the scaling history after
+    the decision.
+    """
 
     decision: ScaleDecision
     facts: ScalingFacts | None
@@ -110,7 +113,8 @@ def _is_paused(group: ConsumerGroup) -> bool:
 
 
 def _state_after(group: ConsumerGroup, kept: SizingState, decision: ScaleDecision) -> SizingState:
-    """The state to store after a decision. If the number of workers was only proposed, only the capacity changes."""
+    """The state to store after a decision. If the number of workers was only proposed (dry run or pause), only the
+    measured capacity is stored."""
     decided = decision.memory or kept
     return replace(decided if _is_sized(group) else replace(kept, capacity=decided.capacity), replicas=kept.replicas)
 
@@ -154,7 +158,8 @@ def scaling_facts(gathered: Gathered, views: Views, phase: RolloutPhase, now: fl
 
 
 def _age_of(observed: GroupObservation | None, now: float) -> float:
-    """Seconds since this group was last observed, 0 if never. The cluster's newest observation may be newer."""
+    """Seconds since this group was last observed; 0 if it never was. The cluster's newest observation may be newer than
+    the group's."""
     return max(now - observed.observed_at, 0.0) if observed is not None else 0.0
 
 
@@ -172,8 +177,9 @@ def _found(gathered: Gathered) -> int | None:
 
 
 def current_count(gathered: Gathered) -> int:
-    """The number of workers of the last decision or, before the first decision, of the StatefulSet or spec. If scaling
-    is paused or a dry run, the number that the fleet keeps.
+    """The number of workers of the last decision or, before the first decision, of the StatefulSet or spec.
+
+    If scaling is paused or a dry run, this is the number that the fleet keeps.
     """
     memory, found = gathered.state.sizing, _found(gathered)
     asked = scaling.asked_count(gathered.group, memory, found)
@@ -184,8 +190,8 @@ def current_count(gathered: Gathered) -> int:
 
 
 def _find_hold(gathered: Gathered, roster: Roster | None, intent: RetryIntent | None) -> Problem | None:
-    """The reason why the load must not change the number of workers now, to be reported as scaling limit; None without
-    a reason."""
+    """The reason why the load must not change the number of workers now, or None. The status reports the reason as the
+    scaling limit."""
     is_open = breaker_open(gathered)
     if is_open:
         return Problem(scaling.BREAKER_OPEN, "a breaker is open, so lag says nothing about load")

@@ -35,8 +35,11 @@ def decide_upgrade(gathered: Gathered, problem: Problem | None, *, default: str)
 
 
 def _usable_slot(gathered: Gathered, problem: Problem | None) -> Slot:
-    """The group's upgrade slot. The group declines its slot, and leaves it to other groups, while an upgrade could make
-    no progress: no revision can be made from the spec, or the Kafka cluster does not answer.
+    """The group's upgrade slot.
+
+    The group declines its slot, and leaves it to other groups, while an upgrade could make no progress. This is so if
+    no revision can be made from the spec, or if the Kafka cluster does not answer. A slot that was given because the
+    group had no ready workers is also declined once workers are ready again.
     """
     if problem is not None:
         return gathered.slot.declined(Problem(conditions.WAITING_FOR_FLEET, f"{problem.reason}: {problem.message}"))
@@ -49,8 +52,10 @@ def _usable_slot(gathered: Gathered, problem: Problem | None) -> Slot:
 
 
 def _plan_wanted(gathered: Gathered, image: str, slot: Slot) -> Revision | None:
-    """The revision for the spec with this worker image; None without a KafkaCluster. The running revision stays wanted
-    if the new revision differs only in its rendering, or in a changed connection for which the group has no slot yet.
+    """The revision for the spec with this worker image; None without a KafkaCluster.
+
+    The running revision stays wanted in two cases: the new revision differs only in how it is rendered, or it differs
+    in a changed connection for which the group has no slot yet.
     """
     group, cluster = gathered.group, gathered.cluster
     if isinstance(cluster, Problem):

@@ -46,7 +46,8 @@ def _view(gathered: Gathered, observation: ClusterObservation | None, intent: Re
 
 
 def _plan_intent(gathered: Gathered) -> RetryIntent | None:
-    """The wanted retries; `ended` if no remaining worker reads or writes retry topics."""
+    """The wanted retries. `ended` is set if retries were removed, and no worker reads or writes retry topics any
+    more."""
     seen = gathered.observed_group
     predecessors = seen.retry.found_delays if seen is not None and seen.retry is not None else None
     intent = plan_intent(gathered.group, gathered.policy, gathered.published, predecessors)

@@ -1,6 +1,8 @@
 """Visits empty Kafka groups in the background, so that brokers do not expire their commits. A visit joins a group and
-leaves the group again. The time of the last successful visit is stored in the group's state; other facts about visits
-are kept only in memory. While the fleet is suspended, the retry workers' group is visited together with the main group.
+leaves the group again.
+
+The time of the last successful visit is stored in the group's state; other facts about visits are kept only in memory.
+While the fleet is suspended, the retry workers' group is visited together with the main group.
 """
 
 import asyncio
@@ -26,11 +28,14 @@ from fleet_operator.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 
 VISITS_MAX: Final = 16
-"""Largest number of concurrent visits, because each holds a connection for about group.initial.rebalance.delay.ms."""
+"""Largest number of concurrent visits. Each visit holds a connection for about group.initial.rebalance.delay.ms (3 s by
+default)."""
 STEP_SECONDS: Final = 0.5
 """Pause in seconds between two checks of whether the broker has answered the join request."""
 ADVICE: Final = {
-    conditions.AUTHORIZATION_FAILED: "allow the operator's principal to Read the group, which the workers need too"
+    conditions.AUTHORIZATION_FAILED: (
+        "grant the operator's principal Read on the group; the workers need this permission too"
+    )
 }
 
 

@@ -74,7 +74,7 @@ def test_too_many_different_delays_are_refused() -> None:
     assert problem.reason == "TooManyDelays"
     assert problem.message == (
         "RetryPolicy 'standard' has 17 different delays, and each needs its own topic: "
-        "use at most 16 (repeats cost nothing)"
+        "use at most 16 (the same delay may occur several times)"
     )
 
 
