@@ -19,7 +19,13 @@ from e2e.test_readme import examples
 
 PAGE = "docs/backfill.md"
 TITLES = (
-    *("Plan the size of a run", "Replay to a table", "Replay to a topic", "Change the speed, pause and resume", "Continue after a failure"),
+    *(
+        "Plan the size of a run",
+        "Replay to a table",
+        "Replay to a topic",
+        "Change the speed, pause and resume",
+        "Continue after a failure",
+    ),
     *("Compare before you ship", "Inspect a run"),
 )
 BACKFILLS = ["orders-compare", "orders-delta", "orders-dry", "orders-sample", "orders-table", "orders-topic"]

@@ -20,7 +20,7 @@ PARTITIONS: Final = "Partitions"
 MIN_REPLICAS: Final = "MinReplicas"
 MAX_REPLICAS: Final = "MaxReplicas"
 UNKNOWN: Final = "Unknown"
-"""Lag or rates are unknown, so the number of workers does not change."""
+"""Lag or rates are unknown, so the fleet does not shrink. It may grow for the known part of the load."""
 STARTING: Final = "Starting"
 """Some workers of the last decision have not joined the group yet."""
 REBALANCING: Final = "Rebalancing"
@@ -45,7 +45,7 @@ LAGGING: Final = "Lagging"
 SCALED_TO_ZERO: Final = "ScaledToZero"
 
 HOLDS: Final = frozenset({UNKNOWN, REBALANCING, ROLLOUT, BREAKER_OPEN, GROUP_SHARED, STARTING, PAUSED})
-"""Limits under which the number of workers does not change, whatever the load."""
+"""Limits under which the fleet does not shrink, whatever the load."""
 PENDING: Final = frozenset({LEARNING, SETTLING, COOLDOWN})
 """Limits under which the number of workers may change, but only later."""
 BOUNDS: Final = frozenset(
