@@ -76,7 +76,7 @@ class SoughtPlaces:
 
     def record(self, buffer: PartitionBuffer, place: tuple[int, int]) -> tuple[int, int]:
         """Record a place (offset and leader epoch) and return it. If an earlier place of this buffer was not taken yet,
-        that earlier place stays recorded instead: only it reveals a truncation between the two places."""
+        the earlier place stays recorded instead. Only the earlier place reveals a truncation between the two."""
         known = self._places.get(buffer.topic_partition)
         if known is None or known[0] is not buffer:
             self._places[buffer.topic_partition] = (buffer, *place)

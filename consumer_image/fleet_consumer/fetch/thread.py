@@ -38,8 +38,8 @@ READ_BATCH = 500
 """Maximum number of messages per read; values from 100 to 1000 were measured as the fastest."""
 READ_AHEAD_BYTES = 32 * 1024 * 1024
 """Maximum bytes of record values that wait for the user. Above this limit, the fetch thread does not call librdkafka to
-run callbacks: the call may also return a record, which waits while the user's thread is busy. Records that librdkafka
-itself prefetches are limited by `queued.max.messages.kbytes`."""
+run callbacks, because the call may return another record. Records that librdkafka itself prefetches are limited by
+`queued.max.messages.kbytes`."""
 SLICE_S = 0.02
 """Maximum seconds of one wait inside librdkafka. A waiting `poll` notices other changes with at most this delay. Half
 of this value would double the CPU use of an idle consumer (a few thousandths of a core)."""
@@ -355,8 +355,8 @@ class FetchThread:
 
     def _fetch_batch(self, timeout_s: float) -> int:
         """Read at most `READ_BATCH` messages and return their number. The user's thread takes the messages immediately,
-        so their bytes are not counted. librdkafka's `poll` also runs callbacks. Only `poll` is called with a timeout,
-        because `consume` would withhold available messages while it waits for a full batch."""
+        so their bytes are not counted. The wait uses librdkafka's `poll`, which also runs callbacks. `consume` is
+        called without a timeout: with a timeout, it would withhold available messages until a batch is full."""
         self._served = True
         first = self._consumer.poll(timeout_s)
         if first is None:

@@ -28,8 +28,11 @@ from fleet_consumer.wire.schema import ZERO_UUID
 
 UNKNOWN_TOPIC_PATIENCE_S = 5.0
 """Seconds for which a commit is retried while the broker does not know its topic. Java hangs for a minute on a deleted
-topic. For a commit by topic name, the time starts when the user requests the commit. For a topic id, the time starts
-with the first response that reports the id as unknown. Later commits share this start, because ids are never reused."""
+topic.
+
+For a commit by topic name, the time starts when the user requests the commit. For a topic id, the time starts with the
+first response that reports the id as unknown. Later commits share this start, because ids are never reused.
+"""
 
 NAMED_MAX = 20
 """Maximum number of refused partitions named in an error."""

@@ -22,9 +22,9 @@ class Refusal(NamedTuple):
 class ConsumerError(Exception):
     """Base class of all errors of `Consumer`. The consumer can still be used.
 
-    After a failed commit, `not_committed` maps each partition whose offset is not stored to the broker's refusal, or to
-    None without a refusal; the offsets of all other partitions are stored. If `not_committed` itself is None, the
-    outcome is unknown for all partitions.
+    After a failed commit, `not_committed` has the partitions whose offsets are not stored. Each is mapped to the
+    broker's refusal, or to None if the broker has not refused it. The offsets of all other partitions are stored. If
+    `not_committed` itself is None, the outcome is unknown for all partitions.
     """
 
     reason: ClassVar[str] = "ConsumerError"

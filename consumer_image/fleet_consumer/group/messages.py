@@ -78,9 +78,11 @@ class RebalanceAttempt:
 class Commit:
     """A commit that the user requested. If `deadline` is None, the commit is not retried. `sent_as` is the member's
     identity in the last request. `alone` is True if the consumer's partitions were assigned manually. Such a consumer
-    is not a member, and the broker accepts its commits only while the group has no members. `ids` are the known ids of
-    topics whose records were read. A recreated topic with the same name has another id, and must not get the former
-    topic's position."""
+    is not a member, and the broker accepts its commits only while the group has no members.
+
+    `ids` are the known ids of topics whose records were read. A recreated topic with the same name has another id, and
+    must not get the former topic's position.
+    """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline: float | None

@@ -55,7 +55,7 @@ class HeartbeatTimer:
         """The time until which this member is certain to own its partitions; `NEVER` before the first successful
         response.
 
-        The broker removes a member for two reasons: no heartbeat has arrived for one session timeout, or the member has
+        The broker removes a member for two reasons. No heartbeat has arrived for one session timeout, or the member has
         not joined a rebalance within one rebalance timeout. The broker's session timer starts after this member has
         *sent* its last successful heartbeat. The rebalance timer starts after this member has *sent* the last request
         whose response showed no rebalance. So the deadline is calculated from these send times, and never later than

@@ -206,8 +206,8 @@ class MetadataWatch:
     def lead_old_plan(self, topics: frozenset[str]) -> None:
         """Watch the group's topics as a leader that keeps the plan of its predecessor (KIP-814).
 
-        The partition counts of that plan arrive later, with `old_plan_had`. Until then, the counts known from Metadata
-        responses are assumed for this member's own topics, and the counts of the next response for all other topics.
+        The partition counts of that plan arrive later, with `old_plan_had`. Until then, counts are assumed: for this
+        member's own topics the known counts, for all other topics the counts of the next response.
         """
         self._group = topics
         self._planned_racks = {}

@@ -79,8 +79,8 @@ class Job(Protocol):
 
 
 class Executor(ABC):
-    """Runs at most `size` jobs at a time, in `threads` threads. The duration of a call is measured until the call
-    returns, even if its session or its timeout ended earlier: the call occupies a slot until it returns."""
+    """Runs at most `size` jobs at a time, in `threads` threads. A call occupies a slot until it returns. So its
+    duration is measured until then, even if its session or its timeout ended earlier."""
 
     def __init__(self, performer: Performer, size: int, clock: Clock, *, threads: int = 1) -> None:
         self._performer = performer

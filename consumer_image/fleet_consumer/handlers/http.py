@@ -7,10 +7,11 @@ status.
 
 No record fails while the handler does not listen; the call waits until the handler listens.
 
-Until the handler has returned its first 2xx, two kinds of responses do not fail a record, and the call is tried again:
-responses that are not HTTP, and statuses that point to a wrong path or a missing login (`ENDPOINT_STATUSES`). Later,
-such responses fail the record. After a probe of the port or a call has found that nothing listens, this rule applies
-again until the next 2xx. Probes run every `PROBE_INTERVAL_S`, even while there are no records to send.
+Until the handler has returned its first 2xx, two kinds of responses do not fail a record, and the call is tried again.
+One kind is a response that is not HTTP. The other is a status that points to a wrong path or a missing login
+(`ENDPOINT_STATUSES`). Later, such responses fail the record. After a probe of the port or a call has found that nothing
+listens, this rule applies again until the next 2xx. Probes run every `PROBE_INTERVAL_S`, even while there are no
+records to send.
 
 If the handler breaks the connection instead of answering, the call is repeated a few times before the record fails.
 Without this limit, a record that kills its handler would block its partition permanently. A call is not sent if its

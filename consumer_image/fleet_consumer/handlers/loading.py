@@ -36,8 +36,8 @@ class HandlerNotCallable(Exception):
 class HandlerContext:
     """The fleet and the worker, for `setup` and `teardown`.
 
-    `purpose` tells a handler why it runs, so that it can skip side effects: `live` in workers, `backfill` in a
-    Backfill, `compare` in a comparison of two handlers, `dryRun` in a dry run with sample records.
+    `purpose` tells a handler why it runs, so that it can skip side effects. It is `live` in workers, `backfill` in a
+    Backfill, `compare` in a comparison of two handlers, and `dryRun` in a dry run with sample records.
     """
 
     namespace: str

@@ -94,8 +94,8 @@ class Outputs:
     """Converts a handler's result into records for `topics` (`handler.outputs`).
 
     The whole result is checked before any record is sent, so a partly invalid result writes nothing. If `topics` is
-    None, this class does not check the topics; the caller does, because there an output to an unlisted topic is a
-    configuration error, not an error of the record.
+    None, only the caller checks the topics. For such a caller, an output to an unlisted topic is a configuration error,
+    not an error of the record.
     """
 
     __slots__ = ("_topics",)

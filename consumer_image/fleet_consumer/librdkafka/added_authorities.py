@@ -30,8 +30,8 @@ class _Contents(NamedTuple):
 
 class AddedAuthorities:
     """Watches the TLS files of a client with this configuration for added CAs. Each change is compared with the
-    previous content of the files, even if the client has read an older content: no broker needs a CA that an earlier
-    change removed."""
+    previous content of the files, even if the client has read older content. A CA that an earlier change removed is not
+    needed by any broker."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._watch = tls_files(config)

@@ -4,7 +4,7 @@ unreadable data.
 This module is the hot path: its code runs for every record.
 
 There are two kinds of records. A filled record has the values of all ten fields of `Record`; this is cheapest if a
-handler reads all fields. A record that is not filled has properties that read each field from the message; this is
+handler reads all fields. A record that is not filled has properties that read each field from the message. This is
 cheaper if a handler reads one or two fields, or skips most records. Records are first not filled, and the accesses to
 their fields are counted. Once the count shows that filling costs less, further records are filled. Handlers notice no
 difference except in speed.
@@ -89,10 +89,12 @@ logger = logging.getLogger(__name__)
 _NO_HEADERS: Headers = ()
 
 _ask_headers: Callable[[Any], Any] = methodcaller("headers")
-"""Calls `message.headers()`, and raises SystemError if the method fails. confluent-kafka's method may both return a
-value and set an error. In a direct call, the interpreter does not notice the error, and raises it at some later point
-in unrelated code. Calls through `map` (8 ns per record) and through `methodcaller` (65 ns) are checked for such an
-error."""
+"""Calls `message.headers()`, and raises SystemError if the method fails.
+
+confluent-kafka's method may both return a value and set an error. In a direct call, the interpreter does not notice the
+error, and raises it at some later point in unrelated code. Calls through `map` (8 ns per record) and through
+`methodcaller` (65 ns) are checked for such an error.
+"""
 
 READS_THAT_PAY = 2.0
 """Average number of field accesses per record above which filling all fields is cheaper (measured)."""

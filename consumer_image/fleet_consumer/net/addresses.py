@@ -105,8 +105,8 @@ class Lookups:
         self._running: dict[BrokerAddress, Lookup] = {}
 
     def has_room(self, address: BrokerAddress) -> bool:
-        """True if a lookup of the address may start now: fewer than LOOKUPS_MAX lookups are running, the address needs
-        no thread, or its lookup is already running."""
+        """True if `start` may be called for the address now. This is so if fewer than LOOKUPS_MAX lookups are running,
+        if the address needs no thread, or if its lookup is already running."""
         if len(self._running) < LOOKUPS_MAX or address in self._running or _is_literal(address.host):
             return True
         self._running = {address: lookup for address, lookup in self._running.items() if not lookup.done}

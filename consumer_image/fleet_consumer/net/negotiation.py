@@ -176,8 +176,8 @@ class OAuthBearer:
 
 
 def _complaint(challenge: bytes) -> str:
-    """Return the server's reason for a refusal: its status and required scope if the refusal is JSON, otherwise the
-    beginning of the refusal as a printable string."""
+    """Return the server's reason for a refusal as a printable string. From a refusal in JSON, this is the status and
+    the required scope; otherwise, the beginning of the refusal."""
     text = challenge[: 4 * COMPLAINT_CHARS_MAX].decode(errors="replace")
     try:
         refusal = json.loads(text)

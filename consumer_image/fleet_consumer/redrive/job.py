@@ -1,8 +1,8 @@
 """One run of a Redrive: reads, writes and commits according to the decisions of `selection`.
 
 A kill at any point is harmless. Each batch is written and acknowledged before its offsets are committed. If the process
-is killed between the two, the next start finds the batch's records in the ledger (the redrive topic), and counts them
-without writing them again.
+is killed between the two, the next start finds the batch's records in the ledger (the redrive topic). It counts these
+records without writing them again.
 
 Decision: docs/decisions/0030-failed-after-redrives.md.
 """

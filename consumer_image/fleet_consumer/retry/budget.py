@@ -21,9 +21,9 @@ IN_A_ROW: Final = 100
 """Number of failures in a row that open the breaker, or the policy's `min_records` if that is larger. With random
 failures of 40 % of the records, this many failures in a row practically never occur."""
 PROBES_IN_VAIN: Final = 3
-"""Number of failed probes (tries of a single record while the breaker is half open) after which the probed record moves
-on to a retry topic. Otherwise a record that never succeeds could keep the breaker open, because its failures look like
-an outage."""
+"""Number of failed probes after which the probed record moves on to a retry topic. A probe is a try of a single record
+while the breaker is half open. Without this limit, a record that never succeeds could keep the breaker open, because
+its failures look like an outage."""
 
 
 class BreakerState(StrEnum):

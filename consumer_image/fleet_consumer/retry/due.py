@@ -81,8 +81,9 @@ class DueClock:
     def _due(self, partition: TopicPartition, record: Record, delay_ms: int, now_ms: int) -> int:
         """Return the due time of a record. A head that already waits keeps the due time from its first reading.
 
-        Otherwise each new reading would give a later due time if the record has no time, or the time of a broker whose
-        clock is ahead. If the log was truncated, another record may be at the head's offset; it gets its own due time.
+        The due time may depend on the current time: if the record has no time, or the time of a broker whose clock is
+        ahead. Each new reading would then give a later due time. If the log was truncated, another record may be at the
+        head's offset; it gets its own due time.
         """
         head = self._heads.get(partition)
         if head is not None and (head.offset, head.appended_at) == (record.offset, record.timestamp):

@@ -260,8 +260,8 @@ def spring_aliases(origin: Origin, error_class: bytes, message: bytes, group: by
 def redriven_headers(
     headers: Headers, history: RetryHistory, *, redrive_id: str, source: str, now_ms: int
 ) -> HeaderList:
-    """Return the headers of a failed record's copy in the redrive topic: attempt 0, redrive count plus one, same
-    origin, same time of the first failure.
+    """Return the headers of a failed record's copy in the redrive topic. The attempt is 0, and the redrive count is
+    increased by one. The origin and the time of the first failure are unchanged.
 
     `source` is the record's place in the failed topic (`partition:offset`). Headers of earlier retries are dropped, so
     that the record has all attempts again, under the newest policy.

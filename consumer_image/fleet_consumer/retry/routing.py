@@ -122,7 +122,7 @@ def next_delay(policy: Policy, history: RetryHistory, after_s: float | None, now
     """Return the record's next delay in seconds; None if it is exhausted.
 
     If the handler requested a delay, the result is the shortest delay of the sequence that is not below the requested
-    delay, or the longest delay if all are shorter. Such a retry uses up an attempt as well.
+    delay. If all delays are shorter, the result is the longest delay. Such a retry uses up an attempt as well.
     """
     if history.attempt >= len(policy.sequence) or _out_of_time(policy, history, now_ms):
         return None

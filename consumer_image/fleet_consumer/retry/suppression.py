@@ -28,8 +28,8 @@ timeout, and other workers write to the partition in this time."""
 class RecordIdentity(NamedTuple):
     """The identity that the copies of one retry publish share.
 
-    The identity includes a digest of key and value because headers can be forged: a record that claims another record's
-    origin and attempt must not suppress that other record. It includes the replay epoch because a failure after an
+    The identity includes a digest of key and value because headers can be forged. A record that claims another record's
+    origin and attempt must not suppress the other record. It includes the replay epoch because a failure after an
     offset reset is not a copy (`retry.headers.ReplayEpoch`). `attempt` is not clamped, because clamping would make two
     attempts look the same.
     """

@@ -1,9 +1,10 @@
 """Requests for the administration of topics and settings.
 
-CreateTopics (key 19): creates topics, or only validates the request. DeleteTopics (20): deletes topics by name; from
-version 6 on also by id. CreatePartitions (37): increases the number of partitions of topics; a decrease is impossible.
-DescribeConfigs (32): returns settings of brokers and topics, with the source of each value. IncrementalAlterConfigs
-(44): changes individual settings of a resource; other settings are unchanged (KIP-339).
+- CreateTopics (key 19): creates topics, or only validates the request.
+- DeleteTopics (20): deletes topics by name; from version 6 on also by id.
+- CreatePartitions (37): increases the number of partitions of topics; a decrease is impossible.
+- DescribeConfigs (32): returns settings of brokers and topics, with the source of each value.
+- IncrementalAlterConfigs (44): changes individual settings of a resource; other settings are unchanged (KIP-339).
 """
 
 from collections.abc import Mapping

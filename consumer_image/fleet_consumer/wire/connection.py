@@ -1,13 +1,14 @@
 """Message headers, and the requests that are sent when a connection opens.
 
 Flexible messages (KIP-482) have a header with tagged fields, other messages have the old header. There are two
-exceptions: the client id always has the old string encoding, and an ApiVersions response always has the old header,
-because the client does not know the broker's versions yet.
+exceptions. The client id always has the old string encoding. An ApiVersions response always has the old header, because
+the client does not know the broker's versions yet.
 
-ApiVersions (key 18): returns a broker's APIs and their versions; the first request on every connection. A broker that
-does not support the request's version answers in version 0 with UNSUPPORTED_VERSION (KIP-511). SaslHandshake (17):
-chooses a SASL mechanism; version 1 announces that SaslAuthenticate requests follow. SaslAuthenticate (36, KIP-152): one
-step of a SASL exchange, from version 1 on with the session's lifetime (KIP-368).
+- ApiVersions (key 18): returns a broker's APIs and their versions; the first request on every connection. A broker that
+  does not support the request's version answers in version 0 with UNSUPPORTED_VERSION (KIP-511).
+- SaslHandshake (17): chooses a SASL mechanism; version 1 announces that SaslAuthenticate requests follow.
+- SaslAuthenticate (36, KIP-152): one step of a SASL exchange. From version 1 on, the response has the session's
+  lifetime (KIP-368).
 """
 
 import struct

@@ -1,12 +1,14 @@
 """Requests of consumer groups: coordinator, membership and administration.
 
-FindCoordinator (key 10): returns a group's coordinator; from version 4 on, the coordinators of several groups
-(KIP-699). JoinGroup (11): joins a group, or the group's next rebalance; the broker answers once all members have
-joined. SyncGroup (14): the leader sends the assignment, and each member receives its own part. Heartbeat (12): keeps a
-session alive; the response announces rebalances. LeaveGroup (13): removes a member; from version 3 on, several members,
-also by instance id (KIP-345). DescribeGroups (15): returns state, members and assignment of groups of the classic
-protocol. ListGroups (16): returns the groups that one broker coordinates. DeleteGroups (42): deletes empty groups with
-their committed offsets; the request goes to the groups' coordinator.
+- FindCoordinator (key 10): returns a group's coordinator; from version 4 on, the coordinators of several groups
+  (KIP-699).
+- JoinGroup (11): joins a group, or the group's next rebalance; the broker answers once all members have joined.
+- SyncGroup (14): the leader sends the assignment, and each member receives its own part.
+- Heartbeat (12): keeps a session alive; the response announces rebalances.
+- LeaveGroup (13): removes a member; from version 3 on, several members, also by instance id (KIP-345).
+- DescribeGroups (15): returns state, members and assignment of groups of the classic protocol.
+- ListGroups (16): returns the groups that one broker coordinates.
+- DeleteGroups (42): deletes empty groups with their committed offsets; the request goes to the groups' coordinator.
 """
 
 from typing import Final

@@ -11,8 +11,8 @@ from fleet_consumer.wire.schema import Structure
 
 BYTES_PER_UNIT = 4
 """Limits the number of array elements in a message, and so their memory. Elements are counted in units: a number is one
-unit; any other element, such as a partition, topic or member, is four (`primitives.STRUCTURE_COST`). For every
-BYTES_PER_UNIT bytes of its size limit `BYTES_MAX`, a message may have one unit."""
+unit; any other element, such as a partition, topic or member, is four (`primitives.STRUCTURE_COST`). A message may have
+one unit for every BYTES_PER_UNIT bytes of its size limit (`BYTES_MAX`)."""
 
 
 class Message(Structure):

@@ -52,9 +52,11 @@ class Claim:
 
     @property
     def rank(self) -> tuple[bool, bool, int, Use, str, str, str]:
-        """Sort key; the owner comes first. The order of two claims depends only on their own fields. Otherwise three
-        claims could wait for each other in a circle. Fleets that run or have run come before all others, even if their
-        permission is unknown, because after a restart all permissions are unknown."""
+        """Sort key for claims; the owner comes first.
+
+        The order of two claims depends only on their own fields. Otherwise three claims could wait for each other in a
+        circle. Fleets that run or have run come before all others. Their permission may be unknown, because after a
+        restart of the operator all permissions are unknown."""
         known = 1 if self.may_read is None else 0 if self.may_read else 2
         ran = self.use <= Use.RAN
         return (self.use is not Use.RUNS, not ran, known, self.use, self.created_at, self.namespace, self.name)
@@ -86,15 +88,14 @@ def inherits(one: Claim, other: Claim) -> bool:
 
     While the permission of a claim from another namespace is unknown, the claim inherits only if its fleet seems to run
     or to have run. Such a fleet may need the commits. A fleet that only pretends to run can therefore prevent the
-    deletion of topics and commits; an Event reports the fleet that prevented it.
-    """
+    deletion of topics and commits; an Event reports the fleet that prevented it."""
     needed = one.namespace == other.namespace or is_proven(other, one) or other.use <= Use.RAN
     return needed and are_rivals(one, other)
 
 
 def may_inherit(one: Claim, other: Claim) -> bool:
-    """True while the permission that decides if `other` inherits is unknown: only for a short time after the operator
-    starts."""
+    """True while it is unknown if `other` inherits, because its permission is unknown. This lasts only for a short time
+    after the operator starts."""
     return not inherits(one, other) and not other.asked and other.may_read is None and are_rivals(one, other)
 
 
@@ -104,8 +105,7 @@ def owns_before(claim: Claim, other: Claim) -> bool:
 
     A stronger claim from another namespace, without proven permission, never takes the group from a running fleet. Once
     its own permission has been queried, it also takes no group without members from a claim with proven permission.
-    Otherwise anybody could take a group by faking StatefulSets and pods in their own namespace.
-    """
+    Otherwise anybody could take a group by faking StatefulSets and pods in their own namespace."""
     if not are_rivals(claim, other) or other.rank >= claim.rank:
         return False
     if other.namespace == claim.namespace or is_proven(other, claim):

@@ -5,10 +5,10 @@ container, volume, variable or annotation that somebody else adds to a pod templ
 `managedFields` names the manager of each field. Defaults of the API server have no manager, and changes by admission
 webhooks are recorded as the operator's.
 
-`managedFields` also names the operation. A field that was set by a create and applied later is recorded for both
-operations, and stays when a later apply omits it. So before the first apply to an object that the operator created, all
-of the operator's fields are recorded as applied. If the operator is killed before this step, the next process finds the
-marker `WRITTEN`. After this step, the object is in the same state as if it had always been applied.
+`managedFields` also names the operation. If the operator sets a field by a create and applies the field later, both
+operations are recorded. The field then stays even if a later apply omits it. So before its first apply to an object
+that it created, the operator records all of its own fields as applied. If the operator is killed before it does so, the
+next process finds the marker `WRITTEN`. After that, the object is in the same state as if it had always been applied.
 
 Decision: docs/decisions/0057-cost-of-a-new-group.md.
 """
@@ -21,9 +21,11 @@ from fleet_operator.planning.labels import MANAGER
 from fleet_operator.planning.problem import NAMED_MAX
 
 EDITED: Final = "edited"
-"""Marker in the metadata of a trimmed object, in place of `managedFields`: other managers have set fields."""
+"""Marker in the metadata of a trimmed object, in place of `managedFields`. It means that other managers have set
+fields."""
 WRITTEN: Final = "written"
-"""Marker in the metadata of a trimmed object: the operator set some of its fields by a create or a patch."""
+"""Marker in the metadata of a trimmed object. It means that the operator set some of the object's fields by a create or
+a patch."""
 POD_CREATOR: Final = "kube-controller-manager"
 CONTAINERS: Final = frozenset({"f:containers", "f:initContainers"})
 OTHERS_PARTS: Final = frozenset({"f:apiVersion", "f:kind", "f:metadata", "f:status"})
@@ -77,8 +79,8 @@ def changed_by(pod_metadata: Mapping[str, Any]) -> str:
 
 
 def undoing(live: Mapping[str, Any], meant: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a merge patch that removes other managers' unwanted fields, or replaces whole lists, and the names of
-    these managers."""
+    """Return a merge patch, and the names of the managers whose changes it undoes. The patch removes unwanted fields of
+    other managers. Lists are replaced as a whole."""
     patch, names = dict[str, Any](), list[str]()
     for manager, fields in sorted(others_fields(live["metadata"]).items()):
         mine = _undoing(fields, live, meant)
@@ -105,7 +107,7 @@ def _undoing(fields: Mapping[str, Any], live: Mapping[str, Any], meant: Mapping[
 
 
 def _differs(fields: Mapping[str, Any], live: Sequence[Any], meant: Sequence[Any]) -> bool:
-    """True if the live list has an entry or field that the wanted list (`meant`) has not."""
+    """True if the live list has an entry or a field that is not in the wanted list (`meant`)."""
     if len(live) != len(meant):
         return True
     for key, below in fields.items():

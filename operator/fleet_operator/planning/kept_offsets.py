@@ -20,8 +20,8 @@ class KeptOffsets(Mapping[Partition, int]):
     __slots__ = ("_offsets", "_places")
 
     def __init__(self, offsets: Mapping[Partition, int], like: Mapping[Partition, int] | None) -> None:
-        """Copy the offsets. If `like`, the previous sample, has the same partitions (the usual case), both share the
-        keys."""
+        """Copy the offsets. `like`: the previous sample. Usually it has the same partitions, and both samples then
+        share the keys."""
         if not isinstance(like, KeptOffsets) or like._places.keys() != offsets.keys():
             self._places: Mapping[Partition, int] = {key: place for place, key in enumerate(offsets)}
         else:

@@ -7,7 +7,7 @@ from fleet_operator.api.v1alpha1.consumergroup import WORKER_CONTAINER
 
 GROUP_LABEL: Final = "consumerfleet.io/group"
 POLICY_LABEL: Final = "consumerfleet.io/retry-policy"
-"""Label of the ConfigMaps that record the content of a RetryPolicy. They belong to no ConsumerGroup."""
+"""Label of the ConfigMaps that record the content of a RetryPolicy. These ConfigMaps belong to no ConsumerGroup."""
 REDRIVE_LABEL: Final = "consumerfleet.io/redrive"
 JOB_NAME_LABEL: Final = "batch.kubernetes.io/job-name"
 """Label that the Job controller sets on its pods. This label names a pod's Job even if the pod has lost its owner
@@ -28,8 +28,8 @@ KNOWN_ANNOTATION: Final = "consumerfleet.io/known-revisions"
 INPUTS_ANNOTATION: Final = "consumerfleet.io/revision-inputs"
 """Annotation of the main StatefulSet: the digests `whole`, `group` and `connection` of its `revision.Inputs`."""
 APPLIED_ANNOTATION: Final = "consumerfleet.io/applied"
-"""Annotation of children: digest of the whole wanted object. From this digest, the next process knows what has been
-applied."""
+"""Annotation of children: digest of the whole object as last applied. From this digest, the next operator process knows
+if the object must be applied again."""
 SIBLINGS_ANNOTATION: Final = "consumerfleet.io/applied-siblings"
 """Annotation of StatefulSets: digest of the Service and the PodDisruptionBudget that were applied before the
 StatefulSet."""

@@ -49,10 +49,12 @@ class GroupLag:
 
 
 def partition_lag(committed: int | None, end: int | None, start: int | None, reset: ResetPolicy) -> int | None:
-    """Records between the committed offset and the end of the log; None while unknown. Commits and end offsets are read
-    at different times. So a commit slightly beyond the end was read later than the end, and counts as no lag. If the
-    commit is below the start of the log, the lag counts from the start, because earlier records are deleted. Without a
-    commit, `Earliest` counts the whole log, and `Latest` counts nothing yet."""
+    """Records between the committed offset and the end of the log; None while unknown.
+
+    Commits and end offsets are read at different times. So a commit may be slightly beyond the end, because it was read
+    later than the end. The lag is then 0. If the commit is below the start of the log, the lag counts from the start,
+    because earlier records are deleted. Without a commit, `Earliest` counts the whole log, and `Latest` counts nothing
+    yet."""
     if end is None:
         return None
     if committed is not None:
@@ -63,10 +65,12 @@ def partition_lag(committed: int | None, end: int | None, start: int | None, res
 
 
 def group_lag(group: GroupObservation, partitions: Iterable[tuple[str, int]], reset: ResetPolicy) -> GroupLag:
-    """Lag of all partitions of the group's topics, with or without commits. The lag is unknown in a partition whose log
-    ends before an old commit, because the topic was recreated or lost its last records. With `Latest`, it is also
-    unknown in a partition without a commit if other partitions of the topic have commits. Workers read such a partition
-    from its start if it was added later, otherwise from an unknown offset."""
+    """Lag of all partitions of the group's topics, with or without commits.
+
+    The lag is unknown in a partition whose log ends before an old commit, because the topic was recreated or lost its
+    last records. With `Latest`, the lag is also unknown in a partition without a commit if other partitions of the
+    topic have commits. If such a partition was added later, workers read it from its start. Otherwise the offset at
+    which they start is unknown."""
     begun = {topic for topic, _ in group.committed}
     lags = {
         key: None
@@ -93,9 +97,11 @@ def _group_behind(group: GroupObservation, lags: Mapping[tuple[str, int], int | 
 
 
 def time_behind(next_offset: int, history: Sequence[OffsetSample], now: float) -> Behind | None:
-    """Age at `now` of the record at `next_offset`, from samples of the end offset (oldest first). The produce rate
-    between two samples is assumed to be constant. If the record is older than the first sample, the age of that sample
-    is returned as a lower bound. None without a sample, or if the record is older than the only sample."""
+    """Age at `now` of the record at `next_offset`, estimated from samples of the end offset (oldest first).
+
+    The produce rate between two samples is assumed to be constant. If the record is older than the first sample, the
+    age of this sample is returned as a lower bound. None without a sample, or if there is only one sample and the
+    record is older."""
     if not history:
         return None
     if next_offset < history[0].end_offset:

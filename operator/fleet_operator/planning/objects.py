@@ -38,7 +38,7 @@ def child_head(api_version: str, kind: str, name: str, *, owner: Owner, labels: 
 
 
 def has_owner(child: Mapping[str, Any], uid: str) -> bool:
-    """True if the owner with this uid owns an object, and not only a deleted owner of the same name."""
+    """True if the owner with this uid owns an object. A deleted owner of the same name has another uid."""
     return any(owner.get("uid") == uid for owner in child["metadata"].get("ownerReferences") or ())
 
 

@@ -41,7 +41,7 @@ class RunState(Enum):
 
 
 class Act(Enum):
-    """The next action on a run's Job or application. Only Jobs are suspended."""
+    """The next action on a run's Job or Spark application. Only Jobs are suspended."""
 
     NOTHING = "Nothing"
     CREATE = "Create"
@@ -96,8 +96,8 @@ class ReferencedGroup:
     - `seen`: the newest observation of its `cluster`.
     - `older`: the claim of another ConsumerGroup that owns the Kafka group.
     - `redriven`: the result of the group's Redrives.
-    - `offsets`: the state that has the start of the operator's memory of the group, by the operator's clock.
-      `memory_made_at`: the same start by the API server's clock, in epoch seconds.
+    - `offsets`: a section of the group's state. It has the time at which the operator's memory of the group began, by
+      the operator's clock. `memory_made_at`: the same time by the API server's clock, in epoch seconds.
     """
 
     gone: bool = False
@@ -150,14 +150,16 @@ def group_not_found(run: RunResource) -> Problem:
 
 
 MEMORY_MARGIN_S: Final = 600.0
-"""Seconds after the start of a group's memory within which a restored backup may still recreate runs that were done
-earlier."""
+"""For this many seconds after the start of a group's memory, a backup that is being restored may still recreate runs
+that were done earlier."""
 
 
 def find_memory_gap(run: RunResource, found: ReferencedGroup, remedy: str, *, begun: bool) -> Problem | None:
-    """The problem that a run may have been done before, because the run may be older than the operator's memory of its
-    group; None otherwise. A run that has `begun` is in the memory. Until the group's first observation, it is unknown
-    if the group had commits before the memory began."""
+    """The problem that a run may have been done before, because it may be older than the operator's memory of its
+    group. None if it certainly has not been done.
+
+    A run that has `begun` is in the memory. Until the group's first observation, it is unknown if the group had commits
+    before the memory began."""
     offsets, created = found.offsets, times.from_text(run.metadata.creation_timestamp)
     group = f"ConsumerGroup {run.spec.group_ref.name!r}"
     if begun or created is None:
@@ -176,7 +178,8 @@ def find_memory_gap(run: RunResource, found: ReferencedGroup, remedy: str, *, be
 
 
 def find_group_obstacle(kind: str, group: ConsumerGroup, found: ReferencedGroup) -> KafkaCluster | Problem:
-    """The group's KafkaCluster, or the first problem of the group that keeps a run of this kind from starting now."""
+    """Return the group's KafkaCluster or, if a run of this kind cannot start now, the first problem of the group that
+    prevents the start."""
     cluster, older = found.cluster, found.older
     if group.paused:
         message = (
@@ -311,7 +314,7 @@ def read_job(body: Mapping[str, Any] | None) -> JobFacts | None:
 
 
 def read_waiting(pod_status: Mapping[str, Any]) -> Problem | None:
-    """The reason why a pod that has not ended does not run; None if the pod runs or is starting normally."""
+    """The reason why a pod does not run although it has not ended. None if the pod runs or is starting normally."""
     container: Mapping[str, Any] = next(iter(pod_status.get("containerStatuses") or ()), {})
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason = waiting.get("reason", "")

@@ -23,9 +23,10 @@ def usable_pattern(group: ConsumerGroup) -> Pattern | None:
 
 
 class TopicMatches:
-    """Cache of the topics of one cluster that match patterns. Only one thread uses it. Tenants choose patterns and
-    topic names, so matching may be slow. So each observation tests only topic names that a pattern has not been tested
-    with."""
+    """Cache of the topics of one cluster that match patterns. Only one thread uses it.
+
+    Tenants choose patterns and topic names, so matching may be slow. So each pair of a pattern and a topic name is
+    tested only once."""
 
     def __init__(self) -> None:
         self._names: frozenset[str] = frozenset()

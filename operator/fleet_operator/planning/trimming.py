@@ -200,7 +200,7 @@ def _each(entries: Iterable[Mapping[str, Any]] | None, *keys: str) -> list[dict[
 
 
 def _fields(body: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Copy the named fields. Of a long string, only the end is kept, because the last line of a message is a worker's
-    report."""
+    """Copy the named fields. If a string is too long, only its end is kept, because the last line of a message may be a
+    worker's report."""
     kept = {key: body[key] for key in keys if key in body}
     return {key: value[-TEXT_CHARACTERS_MAX:] if isinstance(value, str) else value for key, value in kept.items()}

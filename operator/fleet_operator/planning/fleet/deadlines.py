@@ -166,7 +166,7 @@ def _updated(facts: RolloutFacts) -> Iterator[PodFacts]:
 
 
 def _missing(facts: RolloutFacts) -> int:
-    """The number of wanted pods that do not exist. A pod that is being replaced counts as missing for a moment."""
+    """The number of wanted pods that do not exist. While a pod is being replaced, it counts as missing."""
     fleet = facts.fleet
     if fleet is None or not fleet.observed:
         return 0

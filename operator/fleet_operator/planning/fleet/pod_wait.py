@@ -29,8 +29,8 @@ OUTSIDE: Final = CREATING | {
     "CreateContainerConfigError",
     "CreateContainerError",
 }
-"""The kubelet's waiting reasons that are due to the cluster and not to the revision: a registry, a missing Secret, a
-slow runtime."""
+"""Waiting reasons of the kubelet whose cause is in the cluster and not in the revision, such as a registry, a missing
+Secret or a slow runtime."""
 
 
 def find_wait(pod: Mapping[str, Any]) -> Problem | None:
@@ -67,8 +67,9 @@ def find_wait(pod: Mapping[str, Any]) -> Problem | None:
 
 
 def _removed(name: str, status: Mapping[str, Any]) -> Problem | None:
-    """The eviction or preemption of a pod, or the shutdown of its node; None without one. A worker's pod gets the phase
-    Failed for no other reason, because its containers are restarted. A failed check is detected by its exit code."""
+    """The eviction or preemption of a pod, or the shutdown of its node; None if the pod is not removed. A worker's pod
+    gets the phase Failed only for these reasons, because containers that fail are restarted. A failed check is detected
+    by its exit code."""
     target = pod_condition(status, "DisruptionTarget")
     if target.get("status") == "True":
         reason = str(target.get("reason") or EVICTED)
@@ -85,8 +86,8 @@ def native_sidecars(pod: Mapping[str, Any]) -> set[str]:
 
 
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """The running init container, or the startup probe of a sidecar, that delays the worker's start; None without
-    one."""
+    """What delays the worker's start: a running init container, or the startup probe of a sidecar. None without a
+    delay."""
     sidecars = native_sidecars(pod)
     for container in status.get("initContainerStatuses") or ():
         name = container.get("name")

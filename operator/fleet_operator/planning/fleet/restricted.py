@@ -1,9 +1,8 @@
 """The Pod Security Standards' level "restricted", applied to the user's additions to the workers' pods.
 
 The CRD refuses the same values, with a message that names the field. But the cluster may have an older CRD than this
-operator. So this module also refuses everything that weakens a pod or replaces the operator's fields. The module
-accepts only values that are known to be harmless, and therefore refuses, for example, a volume type that a later
-Kubernetes adds.
+operator. So this module also refuses everything that weakens a pod or replaces the operator's fields. It accepts only
+values that are known to be harmless. For example, it refuses volume types of later Kubernetes versions.
 
 Decision: docs/decisions/0034-pods.md.
 """
@@ -65,8 +64,8 @@ CONTAINER_FIELDS: Final = WORKER_FIELDS | {
     "terminationMessagePolicy",
     "securityContext",
 }
-"""Fields that users may set in other containers. All other fields are dropped, as the API server drops unknown
-fields."""
+"""Fields that users may set in other containers. All other fields are removed without a message, as the API server does
+with unknown fields."""
 
 APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
 """Prefix of annotations that can remove a container's AppArmor profile."""

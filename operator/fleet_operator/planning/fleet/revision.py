@@ -146,8 +146,8 @@ def keep_running(
 
 def request_digest(group: ConsumerGroup) -> str:
     """Digest of the spec and of the annotation that requests another try. A refused revision is tried again when this
-    digest changes. The digest excludes the number of workers: otherwise, each time an autoscaler scales, it would
-    request the refused revision again."""
+    digest changes. The digest excludes the number of workers. Otherwise each scaling by an autoscaler would request the
+    refused revision again."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"replicas", "scaling"})
     return content_hash({"spec": spec, "again": group.metadata.annotations.get(RETRY_ROLLOUT_ANNOTATION, "")})
 
@@ -158,8 +158,8 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def is_known(stateful_set: Mapping[str, Any] | None, record: RevisionRecord) -> bool:
-    """True if the template in a record may run, because the template's digest is on the fleet's StatefulSet. Always
-    False without a StatefulSet: no revision has run yet, so a rollback has no target."""
+    """True if the template in a record may run: the StatefulSet has the template's digest. Always False without a
+    StatefulSet, because no revision has run yet that the fleet could return to."""
     return _digests(stateful_set).get(record.hash) == _digest(record.pod_template)
 
 

@@ -123,8 +123,8 @@ def _choose(facts: RolloutFacts, now: float) -> RolloutDecision:
         return RolloutDecision(phase=RolloutPhase.HELD, target=facts.fallback, cause=facts.blocked)
     record = facts.records.get(facts.wanted)
     if record is None and facts.fleet is not None and facts.fleet.revision == facts.wanted:
-        # The record of the revision is lost. The StatefulSet has the revision, so it has passed its check and needs no
-        # second check.
+        # The record of the revision is lost. But the StatefulSet has the revision, so the revision has passed its check
+        # and is not checked again.
         known = RevisionRecord(hash=facts.wanted, checked=True)
         held = RolloutDecision(phase=RolloutPhase.HELD, target=facts.wanted)  # the workers must be stopped
         going = _roll_out(facts, known, now) if facts.wanted_replicas > 0 else held
@@ -174,9 +174,11 @@ def _at_rest(facts: RolloutFacts, record: RevisionRecord | None) -> RolloutDecis
 
 
 def _try_again(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """The decision about a refused revision that was requested again. Its old check pod is deleted first, because the
-    result of the old check would refuse the revision again. The old refusal is removed from the status immediately,
-    because Helm would take the old refusal for the answer to the new request."""
+    """The decision about a refused revision that was requested again.
+
+    Its old check pod is deleted first, because the result of the old check would refuse the revision again. The old
+    refusal is removed from the status immediately, because Helm would take the old refusal for the answer to the new
+    request."""
     decision = RolloutDecision(phase=RolloutPhase.CHECKING, target=facts.fallback, requeue_after=1.0)
     old = [check for check in facts.checks if check.revision == facts.wanted]
     if old:
@@ -209,9 +211,10 @@ def _check(facts: RolloutFacts, now: float) -> RolloutDecision:
 def _running_check(
     facts: RolloutFacts, waiting: RolloutDecision, record: RevisionRecord, check: CheckFacts, now: float
 ) -> RolloutDecision:
-    """The decision about a check without a result: the check waits for the cluster, runs, or cannot start. If the check
-    hangs, the revision is refused, and the pod is kept for its log and stack. If a hanging check ends later, its result
-    counts."""
+    """The decision about a check without a result: the check waits for the cluster, runs, or cannot start.
+
+    If the check hangs, the revision is refused, and the check pod is kept so that its log and stack can be read. If the
+    check ends later after all, its result counts."""
     waits = check_wait(facts, check)
     if waits is not None or check.waits is not None or check.deleting:
         return replace(waiting, waits=waits)
@@ -261,8 +264,8 @@ def _with_failed_check(
 
 
 def _check_due_at(record: RevisionRecord, now: float) -> float:
-    """Time of the next check in epoch seconds; 0 if there is no last result, or if the last result's time is in the
-    future (set by another clock)."""
+    """Time of the next check in epoch seconds. It is 0, which means immediately, if no check has had a result, or if
+    the time of the last result is in the future because of another clock."""
     if not record.reason or record.since is None or record.since > now:
         return 0.0
     inside = record.state is RevisionState.REFUSED
@@ -270,8 +273,7 @@ def _check_due_at(record: RevisionRecord, now: float) -> float:
 
 
 def _phase_of_unchecked(record: RevisionRecord) -> RolloutPhase:
-    """The phase of an unchecked revision. While a check is repeated, the phase is still the phase of the last
-    result."""
+    """The phase of an unchecked revision. While a check is repeated, the phase still shows the last result."""
     if record.state is RevisionState.REFUSED:
         return RolloutPhase.REFUSED
     return RolloutPhase.CHECK_FAILED if record.reason else RolloutPhase.CHECKING
@@ -282,12 +284,13 @@ def _check_pods(facts: RolloutFacts) -> tuple[str, ...]:
 
 
 def _keep_good(facts: RolloutFacts, record: RevisionRecord) -> RolloutDecision:
-    """The decision for the last good revision, which needs no proof. The fleet may first have to return to this
-    revision."""
+    """The decision if the last good revision is wanted. It needs no check, but the fleet may first have to return to
+    it."""
     kept = RolloutDecision(phase=RolloutPhase.SETTLED, target=record.hash)
     if facts.fleet is None or facts.fleet.revision != record.hash:
         return replace(kept, phase=RolloutPhase.APPLYING, requeue_after=POLL_S)
-    # A controller that has not yet seen the return to this revision may still create pods of the other revision.
+    # While the StatefulSet's controller has not seen the return to this revision, it may still create pods of the other
+    # revision.
     begun = any(other.checked and other.state is not RevisionState.GOOD for other in facts.records.values())
     seen = facts.fleet.observed or not begun
     if seen and not any(pod.revision not in ("", record.hash) for pod in facts.pods):
@@ -304,7 +307,7 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
     if fleet.revision != record.hash:
         return replace(going, target=_start_of_rest(facts, fleet) or record.hash)
     going = replace(going, phase=RolloutPhase.WAITING)
-    # The controller's status of the newest template shows that all pods have this template and are available.
+    # All pods have the newest template and are available, according to the StatefulSet's status.
     counts = {fleet.replicas, fleet.current_replicas, fleet.updated_replicas, fleet.available_replicas}
     if fleet.observed and counts == {facts.wanted_replicas}:
         new_record = replace(
@@ -324,15 +327,14 @@ def _roll_out(facts: RolloutFacts, record: RevisionRecord, now: float) -> Rollou
 
 
 def _start_of_rest(facts: RolloutFacts, fleet: FleetFacts) -> str | None:
-    """The good revision with which a fleet without pods must start before it changes to an unproven revision; None if
-    the unproven revision may be applied immediately.
+    """The good revision with which a fleet that has no pods must start. Only then does the fleet change to an unproven
+    revision. None if the unproven revision may be applied immediately.
 
     A StatefulSet creates all missing pods together, with its newest template; only existing pods are replaced one by
     one. If pods of the good revision cannot be created (for example, because of a quota), the rollout continues without
     these pods.
 
-    Decision: docs/decisions/0041-check-pods.md.
-    """
+    Decision: docs/decisions/0041-check-pods.md."""
     leaving = sum(pod.deleting for pod in facts.pods)
     if fleet.replicas > 0 and fleet.observed and fleet.current_replicas > leaving:
         return None

@@ -97,9 +97,9 @@ class CountedTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The counted times of a rollout. `subject`: the revisions and the request; if the subject changes, all times
-    restart from zero. `checked_at`: time of the last reconcile, in monotonic seconds. `counted`: keyed by a pod's uid,
-    or by a key from `deadlines`, such as `MISSING`."""
+    """The counted times of a rollout. `subject`: identifies the wanted and the running revision and the request. If the
+    subject changes, all times restart from zero. `checked_at`: time of the last reconcile, in monotonic seconds.
+    `counted`: keyed by a pod's uid, or by a key from `deadlines`, such as `MISSING`."""
 
     subject: str = ""
     checked_at: float = 0.0

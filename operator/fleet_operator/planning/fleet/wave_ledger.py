@@ -260,13 +260,12 @@ class WaveLedger:
         return slot
 
     def is_behind(self, cluster: Key, state: UpgradeState) -> bool:
-        """True if the state's image differs from the operator's image, or the state's connection from the
-        KafkaCluster's."""
+        """True if the state has another image than the operator, or another connection than the KafkaCluster."""
         image = state.source == "Operator" and state.image not in (None, self.image)
         return image or (state.connection is not None and self._digests.get(cluster) not in (None, state.connection))
 
     def slot_alone(self, key: Key) -> Slot:
-        """The slot of a group whose fleet is down. Neither the bound nor a canary nor a failed group holds up such a
+        """The slot of a group whose fleet is down. The bound, canaries and failed groups do not hold up such a
         group."""
         status = self._statuses.get(key)
         if self.bound == 0 or status is None:
@@ -283,9 +282,10 @@ class WaveLedger:
         self._given.pop(key, None)
 
     def next(self) -> list[Key]:
-        """Return the groups that may start now, at most one for each free slot. If no slot is free, return a stuck
-        group or none (see `_stale`). The namespace with the fewest upgrading groups comes first. Ties are resolved by
-        name, starting after the namespace of the last slot. Late namespaces come last."""
+        """Return the groups that may start now, at most one for each free slot. If no slot is free, return at most one
+        group: a group that may start without a slot (see `_stale`). The namespace with the fewest upgrading groups
+        comes first. Ties are resolved by name, starting after the namespace of the last slot. Late namespaces come
+        last."""
         if self.bound == 0:
             return []
         rollouts, free = self._open(), self.bound - len(self._taken())
@@ -301,8 +301,8 @@ class WaveLedger:
         return sorted(ranks, key=ranks.__getitem__)[: max(free, 1)]
 
     def expire(self, now: float) -> list[tuple[Key, str]]:
-        """Mark holds that have lasted too long as late, so that they hold up no other groups. `now`: monotonic seconds.
-        Return the new late holds, each as its group and what the group held up: a rollout, or a slot."""
+        """Mark holds that have lasted too long as late, so that other groups no longer wait for them. `now`: monotonic
+        seconds. Return each new late hold as a pair: the group, and the rollout or the slot that the group held up."""
         if self.deadline_s == 0:
             return []
         rollouts, free = self._open(), len(self._taken()) < self.bound
@@ -354,17 +354,17 @@ class WaveLedger:
         return None
 
     def _stale(self, rollout: UpgradeRollout) -> list[Key]:
-        """Return the group that may start although groups stuck in an older upgrade hold all slots; empty otherwise.
-        This resolves a deadlock: the stuck groups may need the new change, and the canaries of the new change wait for
-        the slots of the stuck groups."""
+        """Return the group that may start although groups that are stuck in an older upgrade hold all slots; empty
+        without such a group. This resolves a deadlock: the stuck groups may need the new change, and the canaries of
+        the new change wait for the slots of the stuck groups."""
         if rollout.rolls or len(self._taken()) < self.bound:
             return []
         stuck = (key for key in self._rolling if _has(rollout.waiting, key))
         return sorted(key for key in stuck if self.force or rollout.stopped_by(key[0]) is None)[:1]
 
     def _unable(self, key: Key, status: RolloutStatus) -> Problem | None:
-        """The reason why a group waits: the group has an old image or connection but cannot upgrade yet, or it failed
-        and stops a rollout."""
+        """The reason why a group gets no upgrade now: it has an old image or connection but cannot upgrade yet, or its
+        failure stops a rollout."""
         stopped = next((rollout for rollout in self._open() if _has(rollout.failed, key)), None)
         if stopped is not None and (self.force or (stopped.what, key, FAILED) in stopped.late):
             message = f"{stopped.what} failed in this group: see the condition Progressing. {stopped.remedy}"

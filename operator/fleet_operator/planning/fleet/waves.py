@@ -118,8 +118,8 @@ def read_rollout_status(
     cluster: Key,
     canary_namespaces: Collection[str] = (),
 ) -> RolloutStatus:
-    """Read a group's rollout status. `found`: the newest conditions. `canary_namespaces`: if not empty, the canary
-    label counts only in these namespaces."""
+    """Read a group's rollout status. `found`: the group's newest conditions. `canary_namespaces`: if not empty, the
+    canary label counts only in these namespaces."""
     metadata, spec = body["metadata"], body.get("spec") or {}
     paused = annotation_of(body, PAUSED_ANNOTATION) == "true"
     pinned = state.source == "Operator" and not spec.get("image")
@@ -147,9 +147,11 @@ def read_rollout_status(
 def begin_upgrade(
     group: ConsumerGroup, before: Upgrade | None, slot: Slot, *, image: str, connection: str | None
 ) -> Upgrade | None:
-    """Return the group's last upgrade: a new one if the slot has a change, else `before`. `image`: the operator's
-    image; `connection`: the digest of the KafkaCluster's connection. The changes of an incomplete upgrade stay part of
-    the new upgrade. A slot with `alone` starts no upgrade; it only extends an incomplete upgrade."""
+    """Return the group's last upgrade: a new upgrade if the slot has a change, else `before`. `image`: the operator's
+    image; `connection`: the digest of the KafkaCluster's connection.
+
+    The changes of an incomplete upgrade stay part of the new upgrade. A slot with `alone` starts no upgrade, but may
+    add its changes to an incomplete upgrade."""
     going = before is not None and before.phase is not Phase.COMPLETE
     if not slot.begins or (slot.alone and not going):
         if before is None or group.spec.image is None:
@@ -162,7 +164,8 @@ def begin_upgrade(
 
 
 def advance(upgrade: Upgrade, *, settled: bool, serving: bool, failed: bool) -> Upgrade:
-    """The upgrade after a step of its rollout. A complete upgrade stays complete: later changes come from the spec."""
+    """The upgrade after a step of its rollout. A complete upgrade stays complete, because later rollouts are caused by
+    changes of the spec."""
     if upgrade.phase is Phase.COMPLETE:
         return upgrade
     if failed:
