@@ -86,7 +86,7 @@ def native_sidecars(pod: Mapping[str, Any]) -> set[str]:
 
 
 def _running_init(pod: Mapping[str, Any], status: Mapping[str, Any]) -> str | None:
-    """What delays the worker's start: a running init container, or the startup probe of a sidecar. None without a
+    """The cause of a worker's late start: a running init container, or the startup probe of a sidecar. None without a
     delay."""
     sidecars = native_sidecars(pod)
     for container in status.get("initContainerStatuses") or ():
