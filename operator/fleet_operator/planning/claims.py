@@ -1,8 +1,8 @@
 """Ownership of a Kafka group that several ConsumerGroups claim: one of them owns it, the others wait.
 
-A running fleet keeps its Kafka group. A fleet that has run precedes a fleet that has never run. Otherwise the oldest
-object wins. So an unused claim never stops a fleet, even if the claim is older than the fleet's object, which may have
-been recreated.
+A running fleet keeps its Kafka group. A fleet that has run has precedence over a fleet that has never run. In all other
+cases, the oldest object owns the Kafka group. So an unused claim never stops a fleet. This is true even if the claim is
+older than the fleet's object, which may have been recreated.
 
 A claim from another namespace counts only with evidence, because any broker can report any cluster id. The same broker
 must have answered with the credentials of both KafkaClusters, and the claim's credentials must not be known to lack the
@@ -86,9 +86,9 @@ def is_proven(claim: Claim, other: Claim) -> bool:
 def inherits(one: Claim, other: Claim) -> bool:
     """True if `other` takes over the data that the group of `one` has in Kafka, so that none of the data is deleted.
 
-    While the permission of a claim from another namespace is unknown, the claim inherits only if its fleet seems to run
-    or to have run. Such a fleet may need the commits. A fleet that only pretends to run can therefore prevent the
-    deletion of topics and commits; an Event reports the fleet that prevented it."""
+    A claim from another namespace whose permission is unknown inherits only if its fleet seems to run or to have run,
+    because such a fleet may need the commits. So a fleet that only pretends to run can prevent the deletion of topics
+    and commits. An Event names the fleet that prevented the deletion."""
     needed = one.namespace == other.namespace or is_proven(other, one) or other.use <= Use.RAN
     return needed and are_rivals(one, other)
 
@@ -103,9 +103,10 @@ def owns_before(claim: Claim, other: Claim) -> bool:
     """True if `other` owns the group instead of `claim`. Callers leave out objects that are being deleted, so that the
     next owner can start at once. Static membership keeps the two fleets apart in Kafka.
 
-    A stronger claim from another namespace, without proven permission, never takes the group from a running fleet. Once
-    its own permission has been queried, it also takes no group without members from a claim with proven permission.
-    Otherwise anybody could take a group by faking StatefulSets and pods in their own namespace."""
+    A stronger claim from another namespace may lack a proven permission. Such a claim never takes the group from a
+    running fleet. Once its permission has been queried, it also cannot take a group without members from a claim whose
+    permission is proven. Otherwise anybody could take a group by faking StatefulSets and pods in their own
+    namespace."""
     if not are_rivals(claim, other) or other.rank >= claim.rank:
         return False
     if other.namespace == claim.namespace or is_proven(other, claim):

@@ -24,8 +24,8 @@ class OffsetSample(NamedTuple):
 
 
 class MissingEnd(NamedTuple):
-    """The last known end and start of a partition's log. `since`: time of the first poll that did not return the
-    end."""
+    """The last known end and start offsets of a partition's log. `since`: the time of the first poll that did not
+    return the end offset."""
 
     since: float
     end_offset: int
@@ -33,7 +33,7 @@ class MissingEnd(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Offsets from `first` up to, but not including, `next` that were deleted before the group had handled them."""
+    """Offsets that were deleted before the group had handled them: from `first` up to, but not including, `next`."""
 
     topic: str
     partition: int
@@ -54,10 +54,14 @@ HANGS_S: Final = 120.0
 
 
 class OpenTransaction(NamedTuple):
-    """The oldest open transaction of a partition; consumers with read_committed stop at its first `offset`. `since`:
-    time of the first poll that saw the transaction. `stood_s`: monotonic seconds from the first poll to the latest poll
-    that compared the last stable offset with the high watermark. `end_offset`: the high watermark in this latest
-    poll."""
+    """The oldest open transaction of a partition.
+
+    - `offset`: the transaction's first offset; consumers with read_committed stop there.
+    - `since`: the time of the first poll that saw the transaction.
+    - `stood_s`: the seconds (monotonic clock) from this first poll to the latest poll that compared the last stable
+      offset with the high watermark.
+    - `end_offset`: the high watermark in this latest poll.
+    """
 
     offset: int
     since: float
@@ -78,9 +82,13 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsTopicInfo:
-    """`__consumer_offsets` as observed. `cleanup_policy`, `segment_bytes`: None without permission to read them.
-    `replication_factor`: number of replicas of the partition that has the fewest. `replicas`: each partition's brokers
-    in order; `leaders`: each partition's leader or None."""
+    """The topic `__consumer_offsets` as observed.
+
+    - `cleanup_policy`, `segment_bytes`: None without permission to read them.
+    - `replication_factor`: the smallest number of replicas of any partition.
+    - `replicas`: each partition's brokers, in the order of the partition's replica list. `leaders`: each partition's
+      leader, or None without a leader.
+    """
 
     partitions: int
     replication_factor: int
@@ -93,7 +101,8 @@ class OffsetsTopicInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """One broker's settings for `__consumer_offsets`, each None without permission to read it. The broker would create
-    the topic with the first three settings. `retention_s`: how long it keeps the commits of a group without members."""
+    the topic with the first three settings. `retention_s`: seconds for which the broker keeps the commits of a group
+    without members."""
 
     partitions: int | None = None
     replication_factor: int | None = None
@@ -123,7 +132,8 @@ class MemberObservation:
 
     @property
     def key(self) -> str:
-        """An id that is the same after a restart of a static member, although the member id changes."""
+        """An id of the member. For a static member, it stays the same after a restart, although the member id
+        changes."""
         return self.instance_id or self.member_id
 
 
@@ -176,8 +186,10 @@ class RetryObservation:
 
     - `state`, `coordinator_id`, `members`: state, coordinator and members of the retry workers' Kafka group.
     - `waiting`: number of records in all retry topics and the redrive topic that this group has not committed;
-      `due_lag`: number of these records whose due time (append time plus the topic's delay) has passed.
-    - `oldest_due_at`: due time of the oldest due record (a later time while the search continues); None without one.
+      `due_lag`: the number of these records that are due. A record's due time is its append time plus the topic's
+      delay.
+    - `oldest_due_at`: the due time of the oldest due record; None without a due record. While the search for this
+      record continues, the time may be too late.
     - `next_due_at`: next time at which a record becomes due; None if no record waits.
     - `expired`: records that retention deleted while they waited and that the group has not committed past yet.
     - `source_max_message_bytes`: the largest `max.message.bytes` of the source topics.
@@ -202,8 +214,8 @@ class RetryObservation:
 
     @property
     def counted(self) -> bool:
-        """True if every partition was observed. Only then does None in `oldest_due_at` or `next_due_at` mean that no
-        record is due or waits."""
+        """True if every partition was observed. Only then, None in `oldest_due_at` means that no record is due, and
+        None in `next_due_at` means that no record waits."""
         return self.waiting is not None and self.due_lag is not None
 
 
@@ -319,12 +331,12 @@ class ClusterObservation:
 STALE_POLLS: Final = 6
 STALE_LEAST_S: Final = 60.0
 """An observer counts as hanging after `STALE_POLLS` poll intervals without an observation, but not before
-`STALE_LEAST_S`."""
+`STALE_LEAST_S` seconds."""
 
 
 def as_of(observation: ClusterObservation | None, *, interval_s: float, now: float) -> ClusterObservation | None:
-    """Mark an observation unreachable if its observer hangs. The message shows no age, so that the message does not
-    change."""
+    """Mark the cluster as unreachable in an observation whose observer hangs. The message does not have the age of the
+    observation, so that it does not change all the time."""
     if observation is None or not (observation.reachable or observation.unconfirmed):
         return observation
     if now - observation.observed_at <= max(STALE_LEAST_S, STALE_POLLS * interval_s):
@@ -336,9 +348,9 @@ def as_of(observation: ClusterObservation | None, *, interval_s: float, now: flo
 
 
 def last_known(observation: ClusterObservation | None, group_id: str | None = None) -> ClusterObservation | None:
-    """The observation to show in statuses: with last known values if only one or two attempts failed. Otherwise one
-    lost connection would cause two writes of every status of the cluster's groups. Decisions never use last known
-    values."""
+    """The observation to show in statuses. If only one or two attempts have failed, it has the last known values.
+    Otherwise one lost connection would cause two writes of the status of each of the cluster's groups. Decisions never
+    use last known values."""
     if observation is None:
         return None
     if observation.unconfirmed:
@@ -351,8 +363,8 @@ def last_known(observation: ClusterObservation | None, group_id: str | None = No
 
 
 def last_known_group(group: GroupObservation) -> GroupObservation:
-    """The group's observation to show in statuses: with last known values while the coordinator or a partition's leader
-    moves."""
+    """The group's observation to show in statuses. It has the last known values while the coordinator or the leader of
+    a partition moves."""
     if not group.unconfirmed and not group.missing_ends:
         return group
     missing = group.missing_ends
@@ -382,8 +394,8 @@ class StuckPartition:
 
 class WorkerRejoin(NamedTuple):
     """A worker's change from generation `before` to `generation` of its group, as the worker reports it; -1 means no
-    generation. `own`: the worker itself caused the rebalance, for this `reason`, and did not only follow another
-    member's rebalance."""
+    generation. `own`: True if the worker itself caused the rebalance, for this `reason`. False if it joined again
+    because of another member's rebalance."""
 
     before: int
     generation: int

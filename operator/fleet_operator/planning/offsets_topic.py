@@ -1,8 +1,8 @@
 """`__consumer_offsets` compared with a KafkaCluster's spec: differences, remedies, and the operator's changes. Pure.
 
-A broker reads the number of partitions only once: from the topic, or from its setting while the topic does not exist.
-If the topic later gets another number, groups have no coordinator, and no error is reported. So with `manage:
-Provision` the operator creates the topic only while the setting of every broker is the wanted number. Later the
+A broker reads the number of partitions only once: from the topic or, if the topic does not exist, from the broker's
+setting. If the topic later gets another number, groups have no coordinator, and no error is reported. So with `manage:
+Provision`, the operator creates the topic only if the setting of every broker equals the wanted number. Later the
 operator corrects the topic's settings, but never its partitions or replicas.
 
 Decision: docs/decisions/0044-offsets-topic.md.
@@ -24,7 +24,7 @@ POLICY: Final = "cleanup.policy"
 COMPACT: Final = "compact"
 SEGMENT: Final = "segment.bytes"
 PRODUCERS_COMPRESSION: Final = {"compression.type": "producer"}
-"""Topic setting that brokers also set when they create the topic, as they do the cleanup policy and the segment size
+"""Topic setting that brokers set when they create the topic, in addition to the cleanup policy and the segment size
 (Kafka: `GroupCoordinatorService.groupMetadataTopicConfigs`)."""
 USUAL_REPLICAS: Final = 3
 """Replicas of each partition if the KafkaCluster's spec sets no number; fewer if fewer brokers are live."""
@@ -78,9 +78,10 @@ def decide_offsets_topic(observation: ClusterObservation, wanted: OffsetsTopic) 
 
 
 def plan_reassignment(observation: ClusterObservation, wanted: OffsetsTopic) -> str | None:
-    """Return a plan for kafka-reassign-partitions.sh that gives every partition the wanted number of replicas; None if
-    no replica is missing, if too few brokers are live, or if the plan is too large for a status. The present replicas
-    keep their order, so no leader moves. New replicas are on live brokers, round robin."""
+    """Return a plan for kafka-reassign-partitions.sh that gives every partition the wanted number of replicas.
+
+    None if no replica is missing, if too few brokers are live, or if the plan is too large for a status. The present
+    replicas keep their order, so no leader moves. New replicas are assigned to live brokers, round robin."""
     topic, live = observation.offsets_topic, [broker.id for broker in observation.brokers]
     count = _wanted_replicas(wanted, len(live)) if topic is not None else 0
     if topic is None or not topic.replicas or topic.replication_factor >= count or len(live) < count:
@@ -160,7 +161,8 @@ def _mismatch(found: Mapping[int, BrokerSettings], wanted: OffsetsTopic) -> Prob
 
 
 def _listed(found: Mapping[int, BrokerSettings], read: Callable[[BrokerSettings], int | None]) -> str:
-    """`50`, or, if the brokers differ, each value with its brokers: `50 (brokers 1, 2), 10 (broker 3)`."""
+    """Format the brokers' values of a setting. If all are equal, only the value: `50`. Otherwise each value with its
+    brokers: `50 (brokers 1, 2), 10 (broker 3)`."""
     by_value: dict[int | None, list[int]] = {}
     for broker, settings in sorted(found.items()):
         by_value.setdefault(read(settings), []).append(broker)

@@ -211,7 +211,7 @@ def find_connection_obstacle(cluster: KafkaCluster, seen: ClusterObservation | N
 def run_conditions(
     decision: RunDecision, obstacle: Problem | None, *, unready: Collection[str], available: str
 ) -> tuple[Condition, Condition, Condition]:
-    """The conditions Ready, Complete and Failed. `unready`: reasons that make Ready False; `available`: message of
+    """The conditions Ready, Complete and Failed. `unready`: reasons that make Ready False. `available`: the message of
     Ready while everything that the run needs exists.
 
     Ready stays True after the run has succeeded. As in a Job, Complete and Failed are never both True; once the run has

@@ -1,8 +1,8 @@
 """Trims cached objects to the fields that the operator reads, each of bounded size.
 
 The API server selects children only by label, so any child may be large or belong to somebody else. Decisions may
-depend only on fields that are kept here, so a field that new code reads must be added here. A spec from which fields
-were removed is used for no decision.
+depend only on fields that are kept here. If new code reads a field, add it here. A spec from which fields were removed
+is not used for any decision.
 
 Decision: docs/decisions/0029-trimmed-caches.md.
 """

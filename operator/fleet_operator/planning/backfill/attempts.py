@@ -1,8 +1,8 @@
 """Attempts of a Backfill: deadlines, the verdict on an ended attempt, and the pause before the next. Pure.
 
-Spark does not restart a failed driver. An attempt is one application, created once; the next attempt continues after
-the last slice in the ledger. The verdict follows the driver's report in the ledger. Without a report, it follows the
-driver's exit code and the state of the application.
+Spark does not restart a failed driver. An attempt is one Spark application, created once. The next attempt continues
+after the last slice in the ledger. The verdict on an attempt is taken from the driver's report in the ledger. Without a
+report, it is taken from the driver's exit code and the state of the application.
 
 The Spark operator has no deadlines: it would wait indefinitely for a missing image, or for executors that cannot reach
 their driver. So Consumer Fleet sets deadlines. The operator adds up the seconds between its own checks, as it does for
@@ -28,15 +28,16 @@ from fleet_operator.planning.problem import Problem
 FAILURES_MAX: Final = 4
 """Number of consecutive failures without progress after which the Backfill fails."""
 OUTAGES_MAX: Final = 10
-"""Maximum number of consecutive failures, instead of `FAILURES_MAX`, if the driver reports that the brokers or the API
-server are down, or if the Spark operator does not respond. With the pauses, ten attempts take about half an hour."""
+"""Maximum number of consecutive failures that are due to an outage; it replaces `FAILURES_MAX` for them. In an outage,
+the driver reports that the brokers or the API server are down, or the Spark operator does not respond. With the pauses,
+ten attempts take about half an hour."""
 OF_THE_RUN: Final = frozenset({"DriverFailed", "ExecutorLost", "HandlerProcessDied", "SliceFailed", "SliceIncomplete"})
-"""Reasons that drivers report for failures of the run itself. Any other reason means an outage of a system that the run
-needs."""
+"""Reasons that drivers report for failures that the run itself causes. Any other reason means an outage of a system
+that the run needs."""
 PAUSE_S: Final = 10.0
 PAUSE_MAX_S: Final = 300.0
-"""Seconds between a failed attempt and the next attempt: `PAUSE_S` after the first failure, doubled after each further
-failure, at most `PAUSE_MAX_S`."""
+"""The pause between a failed attempt and the next attempt is `PAUSE_S` seconds after the first failure. Each further
+failure doubles the pause, up to `PAUSE_MAX_S` seconds."""
 
 
 class Verdict(Enum):
@@ -60,9 +61,11 @@ class AttemptEnd(Model):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on an ended attempt. `failures_max`: number of consecutive failures that end the Backfill. The number
-    is infinite if a driver or an executor did not start in time, but the Backfill made progress before: a full
-    Kubernetes cluster may have room later. Such a failure does not count towards the limits of other failures."""
+    """The verdict on an ended attempt. `failures_max`: the number of consecutive failures that end the Backfill.
+
+    The number is infinite if a driver or an executor did not start in time although the Backfill made progress before.
+    A Kubernetes cluster that is full now may have room later. Such a failure does not count towards the limits of other
+    failures."""
 
     verdict: Verdict
     problem: Problem
@@ -124,8 +127,8 @@ def _without_ledger(number: int, application: SeenApplication, driver: DriverEnd
 
 
 def end_of(backfill: Backfill, judged: Judged, covered: int) -> AttemptEnd:
-    """Return the end to record. Its count of consecutive failures restarts after progress, and when `spec.retry`
-    changes."""
+    """Return the end of the attempt to record. Its count of consecutive failures restarts if the attempt made progress,
+    or if `spec.retry` has changed."""
     last, failures = read_end(backfill.status) or AttemptEnd(), 0
     if judged.verdict in (Verdict.FAILED, Verdict.HOPELESS):
         in_vain = last.retries == backfill.spec.retry and covered <= last.offsets_covered
@@ -164,7 +167,8 @@ RUNS: Final = frozenset({SparkState.RUNNING, SparkState.UNKNOWN})
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """`seconds`: time for which `subject` has not changed, counted up to `checked_at` (monotonic seconds)."""
+    """The time for which `subject` has not changed. `seconds`: this time in seconds, counted up to the last check.
+    `checked_at`: the time of this check, in monotonic seconds."""
 
     subject: str = ""
     checked_at: float = 0.0
@@ -183,8 +187,8 @@ def watch(before: Watched, subject: str, tick: float) -> Watched:
 
 
 def subject_of(backfill: Backfill, application: SeenApplication, ledger_text: str) -> str:
-    """Return a string that must change before the deadline: first because the driver starts, then because the ledger
-    changes."""
+    """Return a string that must change before the deadline. At first, it changes when the driver starts. After that, it
+    changes with each change of the ledger."""
     runs = application.state in RUNS
     return f"{backfill.metadata.uid} {backfill.attempts} {f'running {ledger_text}' if runs else 'starting'}"
 
@@ -210,7 +214,9 @@ def stalled(
     backfill: Backfill, application: SeenApplication, watched: Watched, waiting: Problem | None
 ) -> Problem | None:
     """Return the problem of a driver that made no progress for `progressSeconds` plus the maximum time of a slice; None
-    otherwise. Tasks count the slice's time from their first handler call. `progressSeconds` allows for the rest:
+    without this problem.
+
+    Tasks count the slice's time from their first handler call. `progressSeconds` is for everything else, such as
     starting executors, loading handlers and writing files."""
     limit = backfill.spec.deadlines.progress_seconds + backfill.spec.slice.max_seconds
     if application.state not in RUNS or watched.seconds < limit:

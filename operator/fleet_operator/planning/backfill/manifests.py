@@ -8,10 +8,10 @@ An executor's pod is a worker's pod with another program. It has the credentials
 additional containers of the group's template, so an executor reaches the brokers and the handler's back ends if a
 worker does. Spark fills in image, arguments, memory and CPU.
 
-Only the driver's pod has a token for the Kubernetes API. So the driver gets only placement, labels and user from the
-group's template, and no user code: no containers, environment, volumes or sources. The driver also gets no annotations,
-because admission webhooks read annotations to decide what to inject. Executors talk to the driver over Spark's
-protocol, and the driver has to trust them, because PySpark unpickles every task's accumulators in the driver.
+Only the driver's pod has a token for the Kubernetes API. So the driver must not run user code. It gets only placement,
+labels and user from the group's template, and no containers, environment, volumes or sources. The driver also gets no
+annotations, because admission webhooks read annotations to decide what to inject. Executors communicate with the driver
+over Spark's protocol. The driver has to trust them, because PySpark unpickles every task's accumulators in the driver.
 
 Decision: docs/decisions/0051-driver-permissions.md.
 """
@@ -77,8 +77,8 @@ def backfill_config(
             "keyRegex": chosen.key_regex if chosen else None,
             "headerEquals": dict(chosen.header_equals) if chosen else {},
             "fromTime": resolved.from_ms,
-            # A `range.last` ends at the end of the log, not at a time, because an end time would silently leave out
-            # records of a producer whose clock is fast.
+            # A `range.last` ends at the end of the log and not at a time. An end time would silently leave out records
+            # of a producer whose clock is fast.
             "toTime": resolved.to_ms if spec.range.last is None else None,
         },
         "ordering": spec.ordering,
@@ -97,8 +97,8 @@ def backfill_config(
 
 
 def for_attempt(config: Mapping[str, Any], connection: Mapping[str, Any], handlers: str) -> dict[str, Any]:
-    """Return an earlier attempt's settings with the present connection and pass. No other setting follows later changes
-    of the ConsumerGroup, so all records of one Backfill are handled alike."""
+    """Return an earlier attempt's settings with the present connection and pass. All other settings stay as they were,
+    even if the ConsumerGroup changes. So all records of one Backfill are handled in the same way."""
     renewed = {**config, "worker": {**config["worker"], "connection": dict(connection)}}
     if config.get("compare") is not None:
         renewed["compare"] = {**config["compare"], "handlers": handlers}
@@ -139,7 +139,7 @@ CONF: Final = {
     # Speculative copies of slow tasks would handle records twice at the same time.
     "spark.speculation": "false",
     # If executors die one after another, the cause is usually one task. After four failures of this task, Spark gives
-    # up the task and names it in the error, so the limit of failed executors must not be reached first.
+    # up the task and names it in the error. The limit of failed executors must not be reached before that.
     "spark.executor.maxNumFailures": "100",
     # With these four settings, the driver needs no permissions on ConfigMaps, Services and PersistentVolumeClaims.
     "spark.kubernetes.executor.disableConfigMap": "true",
@@ -190,9 +190,9 @@ def driver_permissions(backfill: Backfill, cluster_role: str, account: str = DEF
     """Build the driver's service account, a Role, and two role bindings. The Role has the permissions on the ledger and
     control ConfigMaps; `cluster_role` has the permissions on executor pods.
 
-    The chart's admission policy lets a driver create pods with the default service account, and otherwise only with an
-    account that the driver may `use`. So the driver gets the permission to `use` the executors' `account`.
-    """
+    The chart's admission policy lets a driver create pods with the default service account. For any other account, the
+    driver needs the permission to `use` this account. So the driver gets this permission for the executors'
+    `account`."""
     name, namespace = naming.backfill_driver(backfill.metadata.name), backfill.metadata.namespace
     run = backfill.metadata.name
     named = ((naming.backfill_ledger(run), ["get", "update"]), (naming.backfill_control(run), ["get"]))
@@ -273,8 +273,8 @@ SPARK_GROUP: Final = 0
 """User and group ids of Consumer Fleet's Spark image; the group owns the files that Spark writes."""
 SINK_VOLUME: Final = "consumer-fleet-sink"
 CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": False, "AWS_SECRET_ACCESS_KEY": False, "AWS_SESSION_TOKEN": True}
-"""Environment variables with an object store's credentials. Each name is also the key in the Secret; True if that key
-is optional."""
+"""Environment variables with an object store's credentials. Each name is also the key in the Secret. The value is True
+if the key is optional in the Secret."""
 SPARK_FILLS_IN: Final = ("image", "imagePullPolicy", "command", "args", "resources")
 CANDIDATE_PATH: Final = pod.CANDIDATE_DIRECTORY.removeprefix(f"{pod.CONFIG_DIRECTORY}/")
 

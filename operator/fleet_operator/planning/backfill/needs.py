@@ -1,6 +1,7 @@
 """Obstacles that prevent an attempt of a Backfill now, and errors that prevent every attempt. Pure.
 
-Each function reports only the first problem that applies; a problem that a user has to fix first comes first.
+Each function reports only the first problem that applies. The problems are checked in the order in which a user has to
+fix them.
 """
 
 import re
@@ -26,8 +27,8 @@ ANOTHER: Final = "create another Backfill"
 
 
 def find_refusal(backfill: Backfill, group: ConsumerGroup | None) -> Problem | None:
-    """Return the first error in the spec that makes every attempt impossible; None without one. The spec is immutable,
-    and the API server may have accepted the error."""
+    """Return the first error in the spec that makes every attempt impossible; None without one. The API server may have
+    accepted the spec with this error. The error is final, because the spec is immutable."""
     pattern = backfill.spec.filter.key_regex if backfill.spec.filter is not None else None
     refused_key = run.refuse_pattern("spec.filter.keyRegex", pattern, ANOTHER)
     problem = refused_key or find_range_refusal(backfill) or _conf_refusal(backfill)
@@ -77,8 +78,8 @@ def other_topics(backfill: Backfill, group: ConsumerGroup) -> tuple[str, ...]:
 
 
 def missing_topic(group: ConsumerGroup, unknown: Iterable[str]) -> Problem | None:
-    """Return the problem that the first of the `unknown` topics does not exist; None if `unknown` is empty. The run
-    would write to these topics."""
+    """Return a problem if a topic to which the run would write does not exist. `unknown`: all such topics; the problem
+    names the first one. None if `unknown` is empty."""
     for topic in unknown:
         if topic == naming.failed_topic(group.group_id):
             message = (

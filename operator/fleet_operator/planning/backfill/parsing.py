@@ -1,7 +1,7 @@
 """Parsers of a Backfill's ledger and pods (plain dicts, as the API server returns them). Pure.
 
 People can edit these objects. A ledger that is unreadable, or that shows less progress than before, is reported as a
-problem, and never treated as the ledger of a new or a finished run.
+problem. It is never treated as the ledger of a new run or of a finished run.
 """
 
 import math
@@ -31,10 +31,10 @@ LEDGER_CHARACTERS_MAX: Final = 512 * 1024
 """Maximum length of a ledger's text, enough for several ranges in each of 5,000 partitions. A longer text must have
 been written by a person, and is not parsed, because parsing would take too long."""
 AT_LEAST: Final = "coveredAtLeast"
-"""Key, in the stored facts, of a lower bound for the number of offsets that are done."""
+"""Key in the stored facts. Its value is a lower bound for the number of offsets that are done."""
 AT_LEAST_STEPS: Final = 20
-"""Number of steps in which the stored lower bound grows to the total number of offsets. Steps are larger than slices,
-because each step is a write to the API server, and a Backfill may have thousands of slices."""
+"""Number of steps in which the stored lower bound grows to the total number of offsets. Each step is a write to the API
+server, and a Backfill may have thousands of slices, so a step is larger than a slice."""
 EXIT_CODE: Final = re.compile(r"ExitCode: (\d+)")
 
 
@@ -99,8 +99,8 @@ def read_ledger(
     body: Mapping[str, Any] | None,
     at_least: int | None,
 ) -> Progress | Problem:
-    """Read the progress from the ledger's ConfigMap; `body` is None if the ConfigMap does not exist. `at_least` is a
-    number of offsets that the ledger showed as done before; None if no driver had written the ledger."""
+    """Read the progress from the ledger's ConfigMap; `body` is None if the ConfigMap does not exist. `at_least`: the
+    number of offsets that the ledger showed as done before, or fewer. None if no driver had written the ledger."""
     total = resolved.offsets * len(passes)
     text = ((body or {}).get("data") or {}).get(LEDGER_KEY)
     began = bool(backfill.status.get("applicationUid")) or backfill.attempts > 1
@@ -140,8 +140,8 @@ def round_down(covered: int, total: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Attempts that the status has lost. `resolved`: their range, or the reason why the range cannot be continued.
-    `attempt`: the number of the newest attempt."""
+    """Attempts that are no longer in the status, because the status was lost. `resolved`: their range, or the reason
+    why the range cannot be continued. `attempt`: the number of the newest attempt."""
 
     resolved: ResolvedRange | Problem
     attempt: int = 1
@@ -151,9 +151,8 @@ def read_kept(backfill: Backfill, settings: Mapping[str, Any] | None, ledger: Ma
     """Find attempts that a Backfill's status has lost; None if there were none.
 
     `settings` and `ledger` are the ConfigMaps, None if absent. The empty ledger is created before the settings, and the
-    driver writes the ledger only after the settings exist. So if only the settings exist, the ledger was deleted. If
-    the settings are absent and the ledger was written, the settings were deleted.
-    """
+    driver writes the ledger only after the settings exist. So if the settings exist without a ledger, the ledger was
+    deleted. If a written ledger exists without settings, the settings were deleted."""
     text = ((ledger or {}).get("data") or {}).get(LEDGER_KEY)
     if settings is None and text is None:
         return None

@@ -5,9 +5,9 @@ the pods. The status is written before an action relies on it, so the operator m
 
 1. The operator writes the range to the status before it numbers an attempt.
 2. It writes the attempt's number to the status before it creates the attempt's application. If the application is
-   absent and its uid is not in the status, there are two possibilities. Either it was not created, or it was deleted
-   before the operator saw it, and its pods are gone. In both cases, the operator creates an application with the same
-   number.
+   absent and its uid is not in the status, there are two possibilities. Either the application was not created, or it
+   was deleted before the operator saw it. In both cases, it has no pods, and the operator creates an application with
+   the same number.
 3. It writes the end of an attempt to the status (`lastEnded`) before it deletes the attempt's application, if that is
    necessary, and before it numbers the next attempt.
 
@@ -87,7 +87,8 @@ class BackfillFacts:
 
     @property
     def started(self) -> bool:
-        """True if an attempt has been numbered. An attempt is numbered before its application is created."""
+        """True if an attempt has a number in the status. The number is written before the attempt's application is
+        created."""
         return self.backfill.attempts > 0
 
     @property
@@ -102,8 +103,8 @@ class BackfillFacts:
 
     @property
     def misplaced(self) -> Problem | None:
-        """The reason why the range cannot be continued; None while an obstacle or a requested stop prevents progress
-        anyway."""
+        """The reason why the range cannot be continued. None without such a reason, and while an obstacle or a
+        requested stop prevents progress anyway."""
         return self.elsewhere if self.obstacle is None and not self.stop else None
 
     @property
@@ -115,8 +116,8 @@ class BackfillFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillDecision(RunDecision):
-    """A decision with the facts to write to the status: the range, the number of the next attempt, the end of the
-    newest attempt, and a dry run's estimate for the whole range. Each is None if nothing is to be written."""
+    """A decision with the facts to write to the status. They are the range, the number of the next attempt, the end of
+    the newest attempt, and a dry run's estimate for the whole range. A fact is None if it is not to be written."""
 
     resolved: ResolvedRange | None = None
     attempt: int | None = None
@@ -180,8 +181,8 @@ def _before(facts: BackfillFacts) -> BackfillDecision:
 
 
 def _again(facts: BackfillFacts, found: ResolvedRange, kept: Kept) -> BackfillDecision:
-    """Decide after the status was lost. The range comes from the settings of the earlier attempts. A range resolved
-    again might not match the ledger, because the offset at a time and the end of a topic change."""
+    """Decide after the status was lost. The range comes from the settings of the earlier attempts. If the range were
+    resolved again, it might not match the ledger, because the offset at a time and the end of a topic change."""
     if isinstance(kept.resolved, Problem):
         # Without the attempt's number in the status, the attempt's application would not be deleted.
         return replace(BackfillDecision.from_problem("Failed", kept.resolved), attempt=kept.attempt)
@@ -201,7 +202,7 @@ def _number(facts: BackfillFacts) -> BackfillDecision:
 
 def _starting(facts: BackfillFacts, number: int) -> BackfillDecision:
     """Return the decision for an attempt whose driver does not run yet. If the previous attempt failed because no Spark
-    operator responded, this failure is reported until a Spark operator has seen the new attempt's application."""
+    operator responded, its failure is reported until a Spark operator has seen the application of the new attempt."""
     before = attempts.read_end(facts.backfill.status)
     if before is not None and _waiting_phase(before) == "Pending" and not facts.application.taken:
         return _retried(before)
@@ -329,8 +330,8 @@ def _paused() -> BackfillDecision:
 
 
 RELEASE: Final = 0.8
-"""The guard's pause ends when the lag falls below this share of the limit. At the limit itself, the next pause would
-soon follow."""
+"""The guard's pause ends when the lag falls below this share of the limit. If it ended at the limit itself, the next
+pause would soon follow."""
 STEP_S: Final = 15.0
 """The observation's time in the control document is rounded down to a multiple of `STEP_S` seconds, so that the
 document is written less often. A driver pauses when this time stops advancing."""
@@ -339,9 +340,15 @@ document is written less often. A driver pauses when this time stops advancing."
 def control_of(
     backfill: Backfill, behind: Behind | None = None, *, at: float = 0.0, stop: bool, paused: bool
 ) -> Control:
-    """Build a driver's control document. `stop` ends the run after the present slice. For the guard, `behind` is the
-    live group's lag in time (None while unknown), observed `at` (epoch seconds); `paused` is the guard's previous
-    decision."""
+    """Build a driver's control document.
+
+    `stop` ends the run after the present slice. The other arguments are for the guard, which pauses the driver while
+    the live group is behind:
+
+    - `behind`: the live group's lag in time; None while unknown.
+    - `at`: the time of this observation, in epoch seconds.
+    - `paused`: the guard's previous decision.
+    """
     guard = None
     if backfill.spec.guard is not None:
         pause, message = _word(backfill.spec.guard.max_live_behind_seconds, behind, paused)

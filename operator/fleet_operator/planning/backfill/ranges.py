@@ -2,10 +2,10 @@
 
 A range is resolved to offsets only once, because a time or the end of a topic may mean other offsets a moment later.
 
-Kafka can look up the first record at or after a time, and a range begins there. It cannot look up the last record
-before a time, because timestamps in a log are not in order. So a time range is read to the end of the log, and tasks
-select records by timestamp. (In a topic of flights, an end at the first later timestamp would have missed 498 of the
-26,865 records of January.)
+A time range begins at the first record at or after its start time, which Kafka can look up. Kafka cannot look up the
+last record before the end time, because timestamps in a log are not in order. So a time range is read to the end of the
+log, and tasks select records by timestamp. (In a topic of flights, an end at the first later timestamp would have
+missed 498 of the 26,865 records of January.)
 """
 
 import math
@@ -38,8 +38,8 @@ class RangeQuestion:
 
     - `read_committed`: the group reads committed records only, so end offsets exclude open transactions.
     - `from_ms`, `to_ms`: the time range of the records in epoch milliseconds; None for a range in offsets.
-    - `end_ms`: the read ends at the first record with this timestamp or a later one. `end_ms` is later than `to_ms`,
-      because timestamps in a log are not in order. If None, the read ends at the end of the log.
+    - `end_ms`: the read ends at the first record with this timestamp or a later timestamp. It is later than `to_ms`,
+      because timestamps in a log are not in order. None if the read ends at the end of the log.
     - `others`: other topics whose existence is checked.
     """
 
@@ -197,9 +197,9 @@ def _resolve(backfill: Backfill, question: RangeQuestion, read: TopicOffsets, ch
             lost = "and earlier records may have been in the range"
             if at_to is not None and at_to < end:
                 cut.append(f"in partition {partition}, the range ends at offset {at_to} and the log at {end}")
-            # If the oldest remaining record is in the range, or no record remains, deleted records may have been in the
-            # range too. The start of the log is read last, so retention may already have moved it past the range's
-            # first record.
+            # If the oldest remaining record is in the range, or if no record remains, records of the range may have
+            # been deleted. The start of the log is read last. So retention may already have moved the start past the
+            # range's first record.
             gone = start > 0 and ((at_from is not None and at_from <= start) or start >= end)
         if last > end:
             return Unresolved(_open_transaction(topic, partition, end, high))
@@ -336,9 +336,9 @@ def range_of(backfill: Backfill, config: BackfillConfig) -> ResolvedRange:
 
 
 def find_other_cluster(resolved: ResolvedRange | None, seen: ClusterObservation | None) -> Problem | None:
-    """The problem of a range that was resolved on another Kafka cluster than the group's present one. A recreated topic
-    is detected by the driver, with a request before each slice. The observer's last poll cannot show that the topic was
-    recreated, because the poll may be older than the range."""
+    """The problem of a range that was resolved on another Kafka cluster than the group's present cluster; None without
+    it. A recreated topic is detected by the driver, with a request before each slice. The observer's last poll cannot
+    show that the topic was recreated, because the poll may be older than the range."""
     if resolved is None or resolved.cluster_id is None or seen is None or not (seen.identified and seen.cluster_id):
         return None
     if seen.cluster_id == resolved.cluster_id:

@@ -1,8 +1,8 @@
 """SparkApplications (`sparkoperator.k8s.io/v1beta2`), which the kubeflow Spark operator runs. Pure.
 
 An application is created once and never edited, because the Spark operator runs an edited application again. The
-`suspend` field of a SparkApplication is not used, because a resumed application starts over. An application is
-cancelled by deletion; the Spark operator and owner references then remove its pods.
+`suspend` field of a SparkApplication is not used, because a resumed application starts from the beginning. An
+application is cancelled by deletion; the Spark operator and owner references then remove its pods.
 """
 
 import math
@@ -48,7 +48,7 @@ class SparkState(Enum):
 
     @property
     def over(self) -> bool:
-        """True if no driver runs or will run."""
+        """True if no driver of the application runs now or will run later."""
         return self in (SparkState.ABSENT, SparkState.SUCCEEDED, SparkState.FAILED)
 
 

@@ -1,5 +1,7 @@
-"""Builders of a ConsumerGroup's children, as dicts for server-side apply. Each builder returns all fields that the
-operator sets in an object. A builder changes none of its inputs, and equal inputs give equal results.
+"""Builders of a ConsumerGroup's children, as dicts for server-side apply.
+
+Each builder returns all fields that the operator sets in an object. A builder changes none of its inputs, and equal
+inputs give equal results.
 """
 
 import copy

@@ -22,9 +22,9 @@ from fleet_operator.planning.labels import CONTAINER, RETRY_VOLUME, REVISION_ANN
 
 SETTINGS_VOLUME: Final = "consumer-fleet-settings"
 AUTHORITIES_VOLUME: Final = "consumer-fleet-authorities"
-"""Volume for a Secret whose CA certificates are chosen by a pattern. It is a separate volume because the settings
-volume lists each key, and matching keys may be added later: Strimzi, for example, keeps an old CA as `ca-<date>.crt`
-(`InternalCa.createRenewOrReplace`)."""
+"""Volume for a Secret whose CA certificates are chosen by a pattern for key names. A separate volume is needed, because
+the settings volume lists each key, and matching keys may be added later. For example, Strimzi keeps an old CA as
+`ca-<date>.crt` (`InternalCa.createRenewOrReplace`)."""
 SCRATCH_VOLUME: Final = "consumer-fleet-scratch"
 SCRATCH_PATH: Final = "/tmp"
 USER_ID: Final = 65532

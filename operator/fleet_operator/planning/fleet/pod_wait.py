@@ -1,7 +1,7 @@
 """Causes outside a revision that keep a pod from running or from being ready.
 
-A full node, a slow image pull, an unbound volume or a missing Secret never counts against a revision, however long it
-lasts. All other causes count against the revision.
+Such causes never count against a revision, for any length of time. Examples are a full node, a slow image pull, an
+unbound volume and a missing Secret. All other causes count against the revision.
 """
 
 from collections.abc import Mapping

@@ -283,7 +283,7 @@ class WaveLedger:
 
     def next(self) -> list[Key]:
         """Return the groups that may start now, at most one for each free slot. If no slot is free, return at most one
-        group: a group that may start without a slot (see `_stale`). The namespace with the fewest upgrading groups
+        group, which is stuck and already has a slot (see `_stale`). The namespace with the fewest upgrading groups
         comes first. Ties are resolved by name, starting after the namespace of the last slot. Late namespaces come
         last."""
         if self.bound == 0:

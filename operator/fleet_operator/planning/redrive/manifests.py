@@ -1,9 +1,9 @@
 """Builders of a Redrive's children: its Job, and the ConfigMap with the Job's settings.
 
 The Job's pod is the worker's pod with another command. It has the same image, service account, credentials, placement
-and environment, so the Job reaches the brokers if a worker does. Everything that only a handler needs is left out: its
-source, the probes, and the containers that a user adds to the worker's pod. A new rate needs a new Job, because the
-settings are a mounted file and the pod template of a Job is immutable.
+and environment, so the Job reaches the brokers if a worker does. Everything that only a handler needs is left out: the
+handler's source, the probes, and the containers that a user adds to the worker's pod. A changed rate needs a new Job,
+because the rate is in a mounted file and the pod template of a Job is immutable.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ from fleet_operator.planning.run import rate_text, run_config_map, run_head, run
 COMPONENT: Final = "redrive"
 
 BACKOFF_LIMIT: Final = 10
-"""Number of retries of the Job's pod. The pauses between retries grow from 10 s to 6 minutes, so a Job survives an
-outage of about half an hour."""
+"""Number of times that the Job's pod is retried. The pauses between the retries grow from 10 s to 6 minutes, so a Job
+survives an outage of about half an hour."""
 TTL_S: Final = 86_400
 """Seconds for which a finished Job is kept for its logs. The Redrive's status is kept until the Redrive is deleted."""
 
@@ -91,7 +91,7 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
             "parallelism": 1,
             "backoffLimit": BACKOFF_LIMIT,
             "ttlSecondsAfterFinished": TTL_S,
-            # A pod that starts before its predecessor has ended would not see the predecessor's last moves in the
+            # If a pod started before the previous pod has ended, it would not see the previous pod's last moves in the
             # committed metadata.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {
@@ -110,10 +110,11 @@ def job(redrive: Redrive, group: ConsumerGroup, cluster: KafkaCluster, *, image:
 
 
 def _end(redrive: Redrive, target: Target, now: float) -> int | None:
-    """The end of a run's time range in epoch milliseconds; None for no end. The end is the same each time the run is
-    started, so that records that fail later are not included. The end offsets that the first start commits to Kafka are
-    not enough, because brokers delete the commits of a group without members. This may happen while a Redrive is
-    suspended for a long time, or before a slow Redrive reaches a partition."""
+    """The end of a run's time range in epoch milliseconds; None for no end.
+
+    The end is the same each time the run is started, so records that fail later are not included. The first start also
+    commits end offsets to Kafka, but they are not enough: brokers delete the commits of a group without members. This
+    may happen while a Redrive is suspended for a long time, or before a slow Redrive reaches a partition."""
     chosen = redrive.spec.filter
     wanted = _milliseconds(chosen.to_time if chosen else None)
     if not target.append_times:

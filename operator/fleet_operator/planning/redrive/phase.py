@@ -2,11 +2,11 @@
 
 Every decision depends only on objects in the API server (the Redrive, its Job and pods), so the operator may be killed
 between any two calls. Two runs must never move records of one group at the same time, even if both belong to one
-Redrive. A run reads only at its start which records earlier runs have moved, so it would not notice records that
-another run moves later. So a Job is created only when all pods of earlier runs have ended.
+Redrive. Only at its start, a run reads which records earlier runs have moved. It would not notice records that another
+run moves later. So a Job is created only when all pods of earlier runs have ended.
 
-The Job is suspended while no retry workers would read the moved records, while another ConsumerGroup owns the group id,
-or while the KafkaCluster has a cluster id that was not accepted. Later, a new Job with the settings of that time
+The Job is suspended in three cases. No retry workers would read the moved records, or another ConsumerGroup owns the
+group id, or the KafkaCluster has a cluster id that was not accepted. Later, a new Job with the settings of that time
 replaces the suspended Job. If the group has permanently moved to another Kafka cluster, the failed records of the
 Redrive are out of reach, and the Redrive fails.
 
@@ -38,8 +38,8 @@ from fleet_operator.planning.retry.topics import managed_topic
 from fleet_operator.planning.run import Act, Ahead, JobFacts, ReferencedGroup, RunDecision, RunState
 
 HALTING: Final = frozenset({c.RETRY_NOT_CONFIGURED, c.GROUP_SUSPENDED, c.GROUP_ID_TAKEN, c.CLUSTER_ID_CHANGED})
-"""Obstacles that suspend an active run. Other obstacles only prevent a start: a run can wait until an unreachable
-cluster answers again."""
+"""Obstacles that suspend an active run. Other obstacles only prevent a start. For example, an active run can wait until
+an unreachable cluster answers again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ class RunPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Kafka cluster and run id of a Redrive's first Job. Later Jobs must have the same. Not part of the status."""
+    """Kafka cluster and run id of a Redrive's first Job. Later Jobs must have the same cluster and run id. The origin
+    is not part of the status."""
 
     cluster_id: str | None = None
     run_id: str | None = None
@@ -115,8 +116,8 @@ class RedriveFacts:
 
     @property
     def run_id(self) -> str:
-        """Id under which progress is committed: the Redrive's uid when its first Job was created, even if the Redrive
-        was recreated since."""
+        """Id under which progress is committed. It is the uid that the Redrive had when its first Job was created. If
+        the Redrive was recreated since, its own uid is different."""
         return self.origin.run_id or self.redrive.metadata.uid
 
     @property
@@ -178,9 +179,9 @@ def _start(facts: RedriveFacts) -> RunDecision:
 
 
 def origin_after(facts: RedriveFacts, decision: RunDecision) -> Origin:
-    """Return the origin to store. The origin is stored when the first Job is created. If the operator died before
-    storing it, or was an earlier version, which stored no origin, it is stored later. A stored origin is never
-    removed."""
+    """Return the origin to store. The origin is stored when the first Job is created. It is stored later if the
+    operator died before it could store it, or if an earlier version of the operator, which stored no origin, created
+    the Job. A stored origin is never removed."""
     if decision.act is not Act.CREATE and facts.job is None:
         return facts.origin
     return Origin(cluster_id=facts.origin.cluster_id or facts.cluster_id, run_id=facts.run_id)
@@ -247,9 +248,9 @@ def runs_by_job(pod: Mapping[str, Any]) -> bool:
 
 
 def at_work(jobs: Iterable[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Names of Redrives that may be writing: their Job may create a pod at any time, or one of their pods has not
-    ended. Such a Redrive may already be deleted. A Job counts only if its name also matches the Redrive, because labels
-    are easily copied."""
+    """Names of Redrives that may be writing, because their Job may create a pod at any time or one of their pods has
+    not ended. Such a Redrive may already be deleted. A Job counts only if its name also matches the Redrive. A label
+    alone proves nothing, because labels are easily copied."""
     named = [
         job
         for job in jobs
@@ -304,7 +305,7 @@ def read_progress(commits: Iterable[tuple[int, str]]) -> RedriveProgress | None:
 @dataclass(frozen=True, slots=True)
 class Target:
     """The redrive topic of a run. `append_times`: True if the brokers set the timestamps in the failed topic
-    (LogAppendTime), or if it is unknown who sets them; False if the workers set them, because the topic could not be
+    (LogAppendTime), or if it is unknown who sets them. False if the workers set them because the topic could not be
     configured."""
 
     partitions: int
@@ -313,8 +314,8 @@ class Target:
 
 
 def find_refusal(redrive: Redrive) -> Problem | None:
-    """Return the first error in the spec that makes every run impossible and that the API server may have accepted;
-    None without one. The spec is immutable."""
+    """Return the first error in the spec that makes every run impossible; None without one. The API server may have
+    accepted the spec with this error. The error is final, because the spec is immutable."""
     chosen = redrive.spec.filter
     if chosen is None:
         return None
@@ -362,8 +363,8 @@ def find_other_cluster(
 
 
 def find_obstacle(redrive: Redrive, found: ReferencedGroup, began_on: str | None = None) -> Problem | None:
-    """The first reason why no run can start now; None without one. `began_on`: the cluster id of the first Job; None
-    before the first Job."""
+    """The first reason why no run can start now; None if a run can start. `began_on`: the cluster id of the first Job;
+    None before the first Job."""
     name, group = redrive.spec.group_ref.name, found.group
     if group is None:
         return run.no_group(redrive, found)
@@ -389,8 +390,8 @@ def find_obstacle(redrive: Redrive, found: ReferencedGroup, began_on: str | None
 
 
 def _unidentified(began_on: str | None, found: ReferencedGroup) -> Problem | None:
-    """The problem that the cluster id is unknown after a first Job; None otherwise. The next Job might run on another
-    Kafka cluster than the first Job."""
+    """The problem that the cluster id is unknown although a first Job was created; None without this problem. The next
+    Job might otherwise run on another Kafka cluster than the first Job."""
     if began_on is None or accepted_cluster_id(found) is not None:
         return None
     message = f"the Redrive began on Kafka cluster {began_on}, and the id of the present cluster is not known yet"

@@ -17,7 +17,8 @@ def project_redrive_status(
     rate_per_second: int | None,
     now: float,
 ) -> dict[str, Any]:
-    """Build the whole status. Counts that cannot be read keep their last values, and only `remaining` may decrease."""
+    """Build the whole status. Counts that cannot be read keep their last values. Only the count `remaining` may
+    decrease."""
     redrive, previous = facts.redrive, facts.redrive.status
     status: dict[str, Any] = {"phase": decision.phase}
     status |= _counts(facts, progress, previous) | _redriven(facts, decision, previous)
@@ -45,9 +46,10 @@ def _counts(facts: RedriveFacts, progress: RedriveProgress | None, previous: Map
 
 
 def _redriven(facts: RedriveFacts, decision: RunDecision, previous: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that `planning.status.retry` needs from a Redrive that has succeeded. The failed topic's id comes from a
-    poll before the first Job was created, and is never updated. Topic ids are unique, so if a later poll shows the same
-    id, the run has read that topic and not a recreated topic."""
+    """Fields that `planning.status.retry` needs from a Redrive that has succeeded.
+
+    The failed topic's id comes from a poll before the first Job was created, and is never updated. Topic ids are
+    unique. So if a later poll shows the same id, the run has read this topic and not a recreated topic."""
     topic_id = previous.get("failedTopicId")
     if decision.act is Act.CREATE and not facts.started:
         topic_id = facts.failed_topic_id

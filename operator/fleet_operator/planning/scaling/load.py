@@ -278,8 +278,8 @@ def _backlog(
 
 
 def find_stuck(facts: ScalingFacts, observed: GroupObservation) -> frozenset[Partition]:
-    """Find the stuck partitions: those that a worker reports as stuck, and those with lag and no commit for a minute
-    although their worker keeps up with its other partitions.
+    """Find the stuck partitions. A worker reports them as stuck, or they have lag and no commit for a minute although
+    their worker keeps up with its other partitions.
 
     If a worker cannot keep up, only its reports count, because some of its partitions then wait longer anyway. A
     partition is not found by its commits while a worker reports that it is handling one of the partition's records

@@ -119,7 +119,7 @@ class _Policy:
         named = f"the lag of {name_partitions(unknown)}" if unknown else "a topic"
         if hanging and not unknown:
             named = f"the lag behind an open transaction in {name_partitions(hanging)}"
-        return self.stay(limits.UNKNOWN, f"{named} is unknown: the fleet follows the known load, but does not shrink")
+        return self.stay(limits.UNKNOWN, f"{named} is unknown: the fleet may grow, but does not shrink")
 
     def wake(self, load: Load) -> ScaleDecision:
         if not load.total_lag and load.unsettled:

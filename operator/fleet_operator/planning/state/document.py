@@ -1,8 +1,8 @@
 """States as versioned JSON documents. Pure.
 
 A state is a frozen dataclass whose fields are its sections, and each section is a frozen dataclass. Fields with their
-default value are left out. Fields that this version does not know are kept: a newer operator may have written them, and
-that operator may run again after this rollback.
+default value are left out. Fields that this version of the operator does not know are kept. A newer version may have
+written them before a rollback, and may run again later.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ def write_state(state: Any, before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_unknown(state: Any, dumped: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to `dumped` the fields of `before` that the dataclass does not have, also inside its sections."""
+    """Copy to `dumped` the fields of `before` that the dataclass does not have, including fields in nested sections."""
     known = {field.name for field in fields(state)}
     merged = {key: value for key, value in before.items() if key not in known} | dumped
     for name in known:

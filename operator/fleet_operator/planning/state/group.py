@@ -22,8 +22,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The last upgrade of a group: the new image and the digest of the new connection; each is None if the upgrade did
-    not change it."""
+    """The last upgrade of a group. `image`: the new image; None if the upgrade did not change the image. `connection`:
+    the digest of the new connection; None if the upgrade did not change the connection."""
 
     phase: Phase
     image: str | None = None
@@ -76,14 +76,15 @@ class FleetState:
 
     @property
     def was_good(self) -> bool:
-        """True if any revision ever became Good, which means that all its workers were available at the same time."""
+        """True if any revision ever became Good. A revision becomes Good when all its workers are available at the same
+        time."""
         return any(verdict.state is RevisionState.GOOD for verdict in self.verdicts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Redriven:
-    """Records that Redrives put back from the failed topic with this id: all records below a set of end offsets with
-    the sum `to`."""
+    """Records that Redrives put back from the failed topic with this id. They are all records below the end offsets
+    that the Redrives read, one for each partition. `to`: the sum of these end offsets."""
 
     topic_id: str
     to: Annotated[int, Field(ge=0)]
@@ -114,7 +115,7 @@ class RetriesState:
 
     - `published_at`: the time of the last change of the policies that workers read; None for a group that never had
       retries.
-    - `superseded`: the time from which new failures no longer follow a published revision, keyed by the revision's
+    - `superseded`: the time from which records that fail no longer follow a published revision, keyed by the revision's
       hash.
     - `leaving`: delays whose topics are deleted once no record waits in them.
     - `drained`: draining delays whose topics have no waiting record, the longest drained first.
@@ -151,7 +152,7 @@ class OffsetsState:
 
     @property
     def is_unjudged(self) -> bool:
-        """True until the group's first observation since this memory began; runs wait until then."""
+        """True until the group has been observed once since this memory began. Runs wait until then."""
         return self.began is not None and self.inherited is None
 
 

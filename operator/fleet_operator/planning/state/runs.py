@@ -1,9 +1,10 @@
 """The operator's memory of runs. Each run's own state has its progress. The ConsumerGroup's state lists the runs that
 were carried out.
 
-A run's own state is deleted with its object, but the group's list outlives it. A GitOps tool may create the object
-again, or somebody may restore it from a backup. It is the same run if kind, name and request are unchanged. A run that
-takes over the state of an earlier object with the same name counts as started at the time of the takeover.
+A run's own state is deleted with the run's object, but the entry in the group's list stays. A GitOps tool may create
+the object again, or somebody may restore it from a backup. The new object counts as the same run if its kind, name and
+request are unchanged. A run that takes over the state of an earlier object with the same name counts as started at the
+time of the takeover.
 
 Decision: docs/decisions/0054-run-memory.md.
 """
@@ -22,9 +23,10 @@ ENTRIES_MAX: Final = 50
 """Maximum number of runs of one kind in a group's state. The oldest run without an object is forgotten first."""
 MESSAGE_CHARACTERS_MAX: Final = 256
 CHANGEABLE: Final = frozenset({"suspend", "rate", "guard", "ttl_seconds_after_finished", "not_after", "retry"})
-"""Mutable fields in the specs of runs; they do not belong to what a run does (`digest_of`)."""
+"""Mutable fields in the specs of runs. They do not change what a run does, so `digest_of` ignores them."""
 RFC_3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]")
-"""Pattern of the start of an RFC 3339 time. A date alone, or digits alone, do not match, because they may be a name."""
+"""Pattern of the start of an RFC 3339 time. A date alone or digits alone do not match, because such a string may be a
+name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +52,8 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEntry:
-    """A run that was carried out, or whose effect can no longer be undone. `at`: the time (RFC 3339) at which the run
-    ended or was recorded. `retries`: as in RunState."""
+    """A run that was carried out, or that has already had an effect that cannot be undone. `at`: the time (RFC 3339) at
+    which the run ended or was recorded. `retries`: as in RunState."""
 
     kind: str
     name: str
@@ -89,8 +91,8 @@ class RunsState:
         return len(others) >= ENTRIES_MAX and all(map(lives, others))
 
     def with_entry(self, entry: RunEntry, lives: Callable[[RunEntry], bool]) -> "RunsState":
-        """Add an entry. Beyond `ENTRIES_MAX`, entries without an object (not `lives`) are dropped first, because an
-        existing run has its own state."""
+        """Add an entry. If there are more than `ENTRIES_MAX` entries, entries whose object no longer exists (not
+        `lives`) are dropped first, because a run that exists has its own state."""
         others = [each for each in self.runs if not each.is_of(entry)]
         same = [each for each in others if each.kind == entry.kind]
         forgotten = sorted(same, key=lives)[: max(len(same) + 1 - ENTRIES_MAX, 0)]
@@ -109,8 +111,9 @@ def digest_of(run: RunResource) -> str:
 
 
 def _canonical(value: Any) -> Any:
-    """Normalize a value according to CEL's equality: lists of the types `set` and `map` are equal in any order, and
-    times are compared as instants. List order has no meaning in the spec of any run."""
+    """Normalize a value, so that values that are equal in CEL become identical. In CEL, lists of the types `set` and
+    `map` are equal in any order, and times are compared as instants. All lists are sorted, because their order has no
+    meaning in the spec of any run."""
     if isinstance(value, Mapping):
         return {name: _canonical(each) for name, each in value.items()}
     if isinstance(value, list):

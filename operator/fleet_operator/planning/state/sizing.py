@@ -12,21 +12,22 @@ STEPS_MAX: Final = 100
 time."""
 RATE_LEAST: Final = 1e-6
 RATE_MOST: Final = 1e9
-"""Bounds of a stored capacity, in records per second. The reports of workers, which may run any image, may contain any
-value."""
+"""Bounds of a stored capacity, in records per second. They are needed because workers may run any image, so their
+reports may contain any value."""
 CAPACITY_DRIFT: Final = 0.1
-"""Share by which a measured capacity must differ from the stored capacity to replace it; this avoids frequent
+"""A measured capacity replaces the stored capacity only if it differs by at least this share. This avoids frequent
 writes."""
 
 TRIES_MAX: Final = 1000
-"""Maximum of `Bound.tries`. Further tries need not be counted, because the pause between tries reaches its maximum
-after a few."""
+"""Maximum of `Bound.tries`. More tries are not counted, because the pause between tries has reached its maximum by
+then."""
 LEVEL_YOUNG_S: Final = 60.0
 """Minimum age in seconds for a level to be stored."""
 RECORD_S: Final = 60.0
 """Minimum seconds between two writes of `known_at`."""
 UNWATCHED_S: Final = 180.0
-"""Maximum age in seconds of `known_at` for which stored levels are used: RECORD_S plus the duration of a restart."""
+"""Stored levels are used only if `known_at` is at most this many seconds ago. This is RECORD_S plus the duration of a
+restart."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 Time = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -46,8 +47,8 @@ class Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A number of workers beyond which more did not help. `reached`: the commit rate with more workers, in records per
-    second. `tries`: the number of consecutive scale-ups that did not help."""
+    """A number of workers above which additional workers did not help. `reached`: the commit rate with more workers, in
+    records per second. `tries`: the number of consecutive scale-ups that did not help."""
 
     count: Count
     until: Time
@@ -106,8 +107,8 @@ class SizingState:
     probed: bool = False
 
     def after_step(self, count: int, now: float, *, cost: float) -> "SizingState":
-        """Return the state after a step to `count` workers, without a scale-up to judge. A step that interrupts no
-        partition is not stored."""
+        """Return the state after a scaling step to `count` workers. The state has no scale-up to judge. A step that
+        interrupts no partition is not stored."""
         step = (Step(at=round(now, 1), cost=round(cost, 3)),) if cost > 0.0 else ()
         recent = (*self.steps_within_hour(now), *step)[-STEPS_MAX:]
         return replace(self, count=count, steps=recent, growth=None, probed=False)
@@ -124,9 +125,10 @@ class SizingState:
         return replace(self, capacity=Capacity(rate=round(rate, 6), revision=revision, at=round(now, 1)), probed=False)
 
     def with_levels(self, levels: Sequence[Level], now: float) -> "SizingState":
-        """Return the state with the levels for the next process. An obsolete level is removed immediately, so that no
-        fleet shrinks because of it. A level younger than `LEVEL_YOUNG_S` is left out to save writes, because it may
-        soon be obsolete."""
+        """Return the state with the levels for the next process.
+
+        An obsolete level is removed immediately, so that no fleet shrinks because of this level. A level younger than
+        `LEVEL_YOUNG_S` may soon be obsolete, so it is left out to save writes."""
         kept = tuple(each for each in levels if each in self.levels or now - each.since >= LEVEL_YOUNG_S)
         if not kept:
             return replace(self, levels=(), known_at=None)
@@ -143,6 +145,6 @@ class SizingState:
         return tuple(step for step in self.steps if 0.0 <= now - step.at < HOUR_S)
 
     def bound_at(self, now: float) -> int | None:
-        """Return the bound in force, or None. A bound that lasts over an hour is ignored, because a leader with a fast
-        clock must have set it."""
+        """Return the bound in force, or None. A bound that would last for more than an hour is ignored, because it was
+        set by a leader with a fast clock."""
         return self.bound.count if self.bound is not None and 0.0 < self.bound.until - now <= HOUR_S else None

@@ -1,6 +1,7 @@
-"""Conditions of a ConsumerGroup, one function for each type. The status has all types from the first reconcile on. A
-condition describes the present state. While facts are missing, its status is Unknown, with a reason. No function in
-this module measures time.
+"""Conditions of a ConsumerGroup, one function for each type.
+
+The status has all types from the first reconcile on. A condition describes the present state. While facts are missing,
+its status is Unknown, with a reason. No function in this module measures time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,10 +60,12 @@ def project_conditions(
 def _ready(
     facts: ConsumerGroupFacts, previous: Sequence[Mapping[str, Any]], roster: Roster | None, problem: Problem | None
 ) -> Condition:
-    """True if the newest revision runs, all wanted workers are ready, none of them reports a configuration error, and
-    the Kafka group has been Stable with all of them. Once True, the condition stays True during rebalances. Missing
-    workers, a newer revision, a refusal, a configuration error, a suspension or an OffsetReset make it False. `Serving`
-    then shows if the last good revision handles records."""
+    """True if the newest revision runs, all wanted workers are ready without a configuration error, and the Kafka group
+    has been Stable with all of them.
+
+    Once True, the condition stays True during rebalances. It becomes False because of missing workers, a newer
+    revision, a refusal, a configuration error, a suspension or an OffsetReset. The condition Serving then shows if the
+    last good revision handles records."""
     wanted = facts.scale.replicas
     if facts.group.spec.suspend:
         return Condition(c.READY, "False", c.SUSPENDED, "spec.suspend is true: no workers run")
@@ -148,8 +151,8 @@ def _lag_known(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _lag_unknown(observed: GroupObservation, unknown: Sequence[tuple[str, int]], reset: str) -> Condition:
-    """Return the condition LagKnown for an unknown lag. If there are several reasons, those that a user must resolve
-    come first."""
+    """Return the condition LagKnown for an unknown lag. If there are several reasons, a reason that a user must resolve
+    is preferred."""
     beyond = [key for key in unknown if key in observed.beyond_end]
     silent = [key for key in unknown if key not in observed.end_offsets]
     reason, keys = c.NOT_COMMITTED_YET, list(unknown)
@@ -233,7 +236,7 @@ def _stuck(facts: ConsumerGroupFacts, stuck: Sequence[Any] | None) -> Condition:
 def _degraded(
     facts: ConsumerGroupFacts, problem: Problem | None, stuck_condition: Condition, kept: Condition
 ) -> Condition:
-    """True if a user should act, even if the fleet works. The message about a refused revision names the revision that
+    """True if a user should act. The fleet may still work. The message about a refused revision names the revision that
     keeps running."""
     phase, cause = facts.rollout.phase, facts.rollout.cause
     runs = facts.fleet is not None and facts.rollout.target is not None and facts.scale.replicas > 0
@@ -319,8 +322,8 @@ def _retries_kept(facts: ConsumerGroupFacts) -> Condition:
 
 
 def _upgrade_available(facts: ConsumerGroupFacts) -> Condition:
-    """True if a new group would now get another worker image or connection, or if another version of the operator
-    rendered the pods."""
+    """True if the fleet has another worker image or connection than a new group would now get, or if another version of
+    the operator rendered its pods."""
     image, upgrade, wait = facts.image, facts.upgrade, facts.slot.wait
     differs = image.source == "Operator" and image.name != image.default
     stays = f"workers stay at image {image.name} (status.image); the operator's worker image is now {image.default}"

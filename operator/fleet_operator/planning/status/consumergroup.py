@@ -1,5 +1,6 @@
-"""Status of a ConsumerGroup, built from facts. Equal facts and an equal previous status give an equal status. The
-status has times of events instead of ages, and lag rounded to buckets. Fields that could not be observed keep their
+"""Status of a ConsumerGroup, built from facts. Equal facts and an equal previous status give an equal status.
+
+The status has times of events instead of ages, and lag rounded to buckets. Fields that could not be observed keep their
 last values, `state` becomes Unknown, and conditions have the reason.
 """
 
@@ -31,7 +32,8 @@ from fleet_operator.planning.status.transitions import project_transitions, sinc
 STUCK_MAX: Final = 20
 STUCK_REASON_MAX: Final = 128
 STUCK_MESSAGE_MAX: Final = 512
-"""The CRD's limits: the number of entries, and the length of a reason and of a message in characters."""
+"""Limits in the CRD for the entries of stuck partitions: their number, and the length of a reason and of a message in
+characters."""
 
 MIRRORED: Final = (
     "assignor",
@@ -99,7 +101,7 @@ def invalid_spec_status(
 def _state(
     observed: GroupObservation | None, transitions: Sequence[Mapping[str, Any]], previous: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return the state of the Kafka group, and the time at which the group entered this state, possibly long ago."""
+    """Return the state of the Kafka group, and the time at which the group entered this state."""
     state = observed.state if observed else UNKNOWN_STATE
     shown = previous.get("stateSince") if previous.get("state") == state else None
     began = since(transitions, state) or shown or times.to_text(observed.observed_at if observed else now)
@@ -150,11 +152,12 @@ def _mirrored(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[st
 
 
 def _generation(facts: ConsumerGroupFacts, observed: GroupObservation, previous: Mapping[str, Any]) -> int | None:
-    """Return the newest generation that a worker reports; if no worker reports one, the generation in the previous
-    status."""
+    """Return the newest group generation that a worker reports. If no worker reports a generation, return the
+    generation in the previous status."""
     members = {member.member_id for member in observed.members}
     reported = [worker.generation for worker in facts.workers if worker.generation >= 0 and worker.member_id in members]
-    # The generations of a recreated group start again, so the newest report may be lower than the previous generation.
+    # A recreated group counts generations from the start again, so the reported generation may be lower than the
+    # previous one.
     return max(reported, default=previous.get("generation"))
 
 
@@ -179,8 +182,8 @@ _place: Final = itemgetter("topic", "partition", "offset", "pod")
 
 
 def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the stuck records that workers report, and the records whose handling killed a worker's process. The
-    earlier entries of workers that do not answer are kept. None if no worker has ever answered."""
+    """Return the stuck records that workers report, and the records at which a worker's process died. If a worker does
+    not answer, its earlier entries are kept. None if no worker has ever answered."""
     asked = {worker.pod for worker in facts.workers}
     every = facts.all_pods
     deadly = _deadly(every, previous)
@@ -202,7 +205,8 @@ def _stuck_partitions(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) ->
         for worker in facts.workers
         for stuck in worker.stuck
     ]
-    # Each record has one entry, from the best source: a process that died, else a new report, else an earlier report.
+    # Each record has one entry. An entry about a process that died is preferred, then an entry from a new report, then
+    # an entry from an earlier report.
     found = {_place(e): e for e in (*kept, *reported, *deadly)}
     return sorted(found.values(), key=lambda e: (e["since"], e["topic"], e["partition"]))[:STUCK_MAX]
 
@@ -239,8 +243,8 @@ def _offsets(facts: ConsumerGroupFacts, previous: Mapping[str, Any]) -> dict[str
 def _with_observed_at(
     status: dict[str, Any], previous: Mapping[str, Any], observed: GroupObservation | None
 ) -> dict[str, Any]:
-    """Add `observedAt`, the time of the observation in the status. The field changes only together with another
-    field."""
+    """Add `observedAt`, the time of the observation from which the status was built. This field changes only if another
+    field also changes."""
     before = previous.get("observedAt")
     unchanged = {key: value for key, value in previous.items() if key != "observedAt"} == status
     if observed is None or (unchanged and before):

@@ -85,13 +85,14 @@ class ConsumerGroupFacts:
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
-        """Names of the pods with an open breaker. While any breaker is open, lag does not show the load, and a
+        """Names of the pods with an open breaker. While any breaker is open, lag is no measure of the load, and a
         partition without progress does not count as stuck."""
         return tuple(sorted(worker.pod for worker in self.workers if worker.breaker_open))
 
     @property
     def retries_kept(self) -> Kept:
-        """The content of the condition RetriesKept, and the time until which retention deletes no waiting record."""
+        """The content of the condition RetriesKept. It includes the time until which retention does not delete a
+        waiting record."""
         retry = self.observed_group.retry if self.observed_group is not None else None
         return NOTHING_WAITS if retry is None else judge(self.group, retry, self.topic_problem)
 

@@ -1,10 +1,10 @@
 """Status of a KafkaCluster, built from an observation. Equal inputs give an equal status.
 
-A broker is crowded if it coordinates more than `CROWD_LEAST` groups and more than `CROWD_FACTOR` times its share. A
-broker's share is the mean number of groups per live broker. Kafka distributes groups evenly by a hash of their names,
-so the cause is an uneven distribution of the leaders of `__consumer_offsets`. A crowded broker counts as crowded until
-it has at most `CALM_FACTOR` times its share. So the status does not change each time a single group is added or
-removed.
+A broker is crowded if it coordinates more than `CROWD_LEAST` groups, and also more than `CROWD_FACTOR` times its share
+of all groups. A broker's share is the mean number of groups per live broker. Kafka distributes groups evenly by a hash
+of their names, so the cause is an uneven distribution of the leaders of `__consumer_offsets`. A crowded broker counts
+as crowded until it has at most `CALM_FACTOR` times its share. So the status does not change each time a single group is
+added or removed.
 
 Decision: docs/decisions/0044-offsets-topic.md.
 """
@@ -36,9 +36,9 @@ def project_kafkacluster_status(
     *,
     refusal: Problem | None = None,
 ) -> dict[str, Any]:
-    """Build the whole status. `observation`: None before the first observation. `cluster`: its `identity` is already
-    updated from the observation. `refusal`: why the last attempt to create or change `__consumer_offsets` failed, or
-    None."""
+    """Build the whole status. `observation`: None before the first observation. `cluster`: its `identity` must already
+    be updated from the observation. `refusal`: the reason why the last attempt to create or change `__consumer_offsets`
+    failed; None if it did not fail."""
     observation = last_known(as_of(observation, interval_s=cluster.spec.observe_interval_seconds, now=now))
     changed = find_changed_id(cluster, observation)
     ours = observation if changed is None and observation is not None and observation.reachable else None
@@ -126,8 +126,8 @@ CALM_FACTOR: Final = 1.5
 
 
 def find_crowded(observation: ClusterObservation, before: frozenset[int]) -> frozenset[int]:
-    """Return the ids of the crowded brokers. While the numbers of groups are unknown, return the live brokers that were
-    crowded `before`."""
+    """Return the ids of the crowded brokers. While it is unknown how many groups each broker coordinates, return the
+    live brokers that were crowded `before`."""
     brokers = {broker.id for broker in observation.brokers}
     if observation.group_count is None or not brokers:
         return before & brokers

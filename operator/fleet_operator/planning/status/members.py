@@ -22,7 +22,7 @@ TEXT_CHARACTERS_MAX: Final = 1024
 ID_CHARACTERS_MAX: Final = 512
 """The CRD's limits. The API server would reject the whole status if a string from a member were longer."""
 ID_TAIL_CHARACTERS: Final = 40
-"""Number of characters at the end of an id that are always kept, because the end of a member id makes the id unique."""
+"""Number of characters at the end of an id that are always kept. The end of a member id makes the id unique."""
 
 STABLE: Final = "Stable"
 
@@ -105,7 +105,7 @@ def shorten_id(text: str) -> str:
 
 def assignment(partitions: Mapping[str, Sequence[int]]) -> list[dict[str, str]]:
     """List the partitions of each topic as ranges such as `0-3,7`. Ranges that do not fit are left out, because a
-    hundred members with assignments of any size must fit into one status. The field `partitionCount` counts all
+    hundred members must fit into one status, however large their assignments are. The field `partitionCount` counts all
     partitions."""
     entries, room = [], TEXT_CHARACTERS_MAX
     for topic, numbers in sorted(partitions.items()):
@@ -131,8 +131,8 @@ def _ranges(numbers: Iterable[int], room: int) -> str:
 
 
 def _pod_finder(facts: ConsumerGroupFacts) -> Callable[[observation.MemberObservation | observation.MemberName], str]:
-    """Return a function that finds the name of a member's pod by report, ordinal or client id; empty for a foreign
-    member."""
+    """Return a function that finds the name of a member's pod. It uses the workers' reports, the member's ordinal or
+    its client id. The name is empty for a foreign member."""
     metadata = facts.group.metadata
     prefix = naming.instance_id_prefix(metadata.namespace, metadata.name, metadata.uid)
     claims = {worker.member_id: worker.pod for worker in facts.workers if worker.member_id}

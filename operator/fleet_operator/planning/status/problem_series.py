@@ -7,8 +7,8 @@ from fleet_operator.api.v1alpha1 import conditions as c
 from fleet_operator.planning.offsets.expiry import INTENDED
 
 GROUP_PROBLEMS: Final = frozenset({c.DEGRADED, c.STALLED, c.STUCK, c.GROUP_SHARED, c.OFFSETS_KEPT, c.RETRIES_KEPT})
-"""Conditions of a ConsumerGroup. Those that follow its KafkaCluster are left out: in an outage, each group would add a
-series."""
+"""Conditions of a ConsumerGroup. Conditions that only repeat the state of its KafkaCluster are left out, because each
+group would add a metric series in an outage."""
 CLUSTER_PROBLEMS: Final = frozenset({c.READY, c.OFFSETS_TOPIC_SIZED, c.COORDINATORS_AVAILABLE, c.COORDINATORS_BALANCED})
 """Conditions of a KafkaCluster."""
 

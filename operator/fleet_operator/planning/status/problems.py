@@ -1,6 +1,7 @@
-"""Root causes, in the order in which a user should fix them. The checks run in the order of `CHAIN`, and each returns
-one kind of problem or None. The condition `Ready` shows the first problem if the fleet does not work; `Degraded` also
-shows it if the fleet works.
+"""Root causes, in the order in which a user should fix them.
+
+The checks run in the order of `CHAIN`, and each returns one kind of problem or None. The condition `Ready` shows the
+first problem if the fleet does not work; `Degraded` also shows it if the fleet works.
 """
 
 from collections.abc import Callable, Iterable
@@ -30,15 +31,15 @@ FAILING_REASONS: Final = frozenset(
         "Unschedulable",
     }
 )
-"""Waiting reasons of the kubelet and the scheduler that do not go away without a change."""
+"""Waiting reasons of the kubelet and the scheduler that persist until somebody changes something."""
 
 DEPLOYMENT_REASONS: Final = frozenset({conditions.OUTPUT_NOT_LISTED, conditions.HANDLER_MISCONFIGURED})
 """Reasons that workers report for errors in the configuration, not in a record."""
 
 REBALANCING: Final = frozenset({"PreparingRebalance", "CompletingRebalance"})
 REBALANCE_LONG_S: Final = 120.0
-"""Seconds after which a rebalance is reported as a problem. A longer rebalance may be normal: it waits for the slowest
-handler, and members may take `consumer.maxPollIntervalSeconds`, by default five minutes, to join."""
+"""Seconds after which a rebalance is reported as a problem. A longer rebalance may still be normal. It waits for the
+slowest handler, and members may take `consumer.maxPollIntervalSeconds` (by default five minutes) to join."""
 
 
 def find_problem(facts: ConsumerGroupFacts) -> Problem | None:
@@ -47,8 +48,8 @@ def find_problem(facts: ConsumerGroupFacts) -> Problem | None:
 
 
 def _spec(facts: ConsumerGroupFacts) -> Problem | None:
-    """Return the problem that prevents a revision from being planned. Without a revision, the later checks mean
-    nothing."""
+    """Return the problem that prevents a revision from being planned. Without a revision, the later checks have no
+    meaning."""
     cause = facts.rollout.cause if facts.rollout.phase is RolloutPhase.HELD else None
     if cause is not None and cause.reason == conditions.TOPIC_NOT_CREATED:
         return facts.topic_problem or cause  # if the brokers refused the topics, their message has more detail
@@ -140,8 +141,8 @@ def needs_revisit(facts: ConsumerGroupFacts) -> bool:
 
 
 def needs_reports(facts: ConsumerGroupFacts) -> bool:
-    """True if the operator must poll the workers often: a waiting record could get stuck unnoticed, or a report shows a
-    problem."""
+    """True if the operator must poll the workers often. This is necessary while records wait, because a record could
+    get stuck unnoticed, and while a report shows a problem."""
     if facts.scale.replicas == 0 and not facts.retry_pods:
         return False
     if needs_revisit(facts):

@@ -1,17 +1,18 @@
 """`status.retry` of a ConsumerGroup, and the status of a RetryPolicy.
 
 Counts are rounded to the same buckets as lag, and a time in the status is replaced only if it is clearly wrong.
-Otherwise, for a group in which a record becomes due every second, the status would be written every second.
+Otherwise the status would be written every second if a record becomes due every second.
 
-`failedReasons`: the counts of workers that answer; each worker counts since its process started. So the status shows a
-lower bound, which does not decrease when workers restart or do not answer. The counts are reset when the failed topic
-is known to be empty. The kinds of failures that workers report now come first, so that old kinds never hide new kinds.
+`failedReasons` is computed from the counts of the workers that answer. Each worker counts since its process started. So
+the status shows a lower bound, which does not decrease when workers restart or do not answer. The counts are reset when
+the failed topic is known to be empty. Kinds of failures that workers report now are listed first, so that earlier kinds
+never hide new kinds.
 
-`failed` excludes records that Redrives put back, which the failed topic keeps until retention deletes them. The number
-of records that were not put back is at most the sum of the topic's end offsets minus the largest `redrivenTo`. A
-`redrivenTo` applies only to the topic with the same id, and only to observations after the end of the run: an earlier
-sum of end offsets does not include all failures that the run has seen. If the operator died between creating the Job
-and writing the status, the run has no `failedTopicId`, and `failed` still includes its records.
+`failed` excludes records that Redrives put back. The failed topic keeps these records until retention deletes them. The
+number of records that were not put back is at most the sum of the topic's end offsets minus the largest `redrivenTo`. A
+`redrivenTo` applies only to the topic with the same id. It applies only to observations after the end of the run,
+because an earlier sum of end offsets may not include all failures that the run has read. If the operator died between
+creating the Job and writing the status, the run has no `failedTopicId`, and `failed` still includes its records.
 
 Decision: docs/decisions/0030-failed-after-redrives.md.
 """
@@ -49,8 +50,8 @@ def redriven_of(known: Redriven | None, topic_id: str | None) -> Redriven | None
 
 
 def is_recorded(redrive: Mapping[str, Any], known: Redriven | None, topic_id: str | None) -> bool:
-    """True if an ended Redrive can be deleted with its status without losing its result. `known`: the result stored in
-    the group's state."""
+    """True if an ended Redrive can be deleted without losing its result, which is in its status. `known`: the result
+    stored in the group's state."""
     found = _read(redrive) if redrive.get("phase") == "Succeeded" else None
     if found is None or (topic_id is not None and topic_id != found.topic_id):
         return True
@@ -61,8 +62,8 @@ def is_recorded(redrive: Mapping[str, Any], known: Redriven | None, topic_id: st
 def count_failures(seen: GroupObservation, redriven: Redriven | None) -> int | None:
     """Return the number of records in the failed topic that were not put back; None while unknown."""
     records, end = seen.failed_records, seen.failed_end
-    # End offsets only grow. An end below `redriven.to` means that the brokers lost records, and that new records will
-    # reuse their offsets.
+    # End offsets only grow. If the sum is below `redriven.to`, the brokers have lost records, and new records will get
+    # the offsets of the lost records.
     if records is None or end is None or redriven is None or redriven.to > end:
         return records
     return min(records, end - redriven.to)
@@ -82,12 +83,12 @@ def _read(redrive: Mapping[str, Any]) -> Redriven | None:
 
 
 OVERDUE_SECONDS_MIN: Final = 5.0
-"""Seconds for which a record must have been due before the status shows it as late. Until then, the record counts as
+"""The status shows a record as late only after it has been due for this many seconds. Until then, the record counts as
 being processed."""
 SOONER_SECONDS_MAX: Final = 5.0
 LATER_SECONDS_MAX: Final = 60.0
-"""A time in the status is kept while the exact time is at most this many seconds earlier (`SOONER_SECONDS_MAX`) or
-later (`LATER_SECONDS_MAX`)."""
+"""A time in the status is kept if the exact time is at most `SOONER_SECONDS_MAX` seconds earlier or at most
+`LATER_SECONDS_MAX` seconds later."""
 REVISION_CHARACTERS_MAX: Final = 63
 
 
@@ -119,8 +120,8 @@ def retry_status(
 
 
 def revision_text(intent: RetryIntent) -> str:
-    """Return the policy revision for new failures, as in record headers; only the hash if the policy's name is too
-    long."""
+    """Return the policy revision that records follow if they fail now, in the form used in record headers. If the
+    policy's name is too long, return only the hash."""
     text = f"{intent.policy}@{intent.current}"
     return text if len(text) <= REVISION_CHARACTERS_MAX else str(intent.current)
 
@@ -165,8 +166,8 @@ def _expired(
 ) -> dict[str, Any]:
     """Build `expired` and `expiredTo`. `expired`: the number of records that retention deleted while they waited.
     `expiredTo`: for each partition, the offset up to which deleted records are counted. So no record counts twice, even
-    if the brokers and a worker both report it. The brokers show a gap of deleted records until workers commit past the
-    gap. Workers report the gaps that they met. The offsets of a deleted topic are dropped."""
+    if the brokers and a worker both show its deletion. The brokers show a gap of deleted records until workers commit
+    past the gap. Workers report the gaps that they found while reading. The offsets of a deleted topic are dropped."""
     if seen is None:
         return {}
     known = {name: topic for name, topic in seen.topics.items() if topic.error != conditions.TOPIC_NOT_FOUND}
@@ -202,10 +203,10 @@ def failed_reasons(
     for worker in workers:
         reported.update({kind: count for kind, count in worker.failed.items() if count > 0})
     before = {_kind(entry): read_count(entry, "records") for entry in previous}
-    # A count in the status never decreases, because workers count from zero after a restart. Counts have no hysteresis,
-    # because hysteresis could keep a listed kind one step below a kind that is not listed.
+    # A count in the status never decreases, although workers count from zero after a restart. Counts have no
+    # hysteresis. Otherwise a listed kind could stay one step below a kind that is not listed.
     shown = {kind: max(lag_bucket(count), before.get(kind, 0)) for kind, count in reported.items()}
-    # Sort by the rounded counts. Sorted by exact counts, equally frequent kinds would keep changing places.
+    # Sort by the rounded counts. If exact counts were used, equally frequent kinds would constantly change places.
     first = sorted(shown, key=lambda kind: (-shown[kind], kind))[:SHOWN_MAX]
     rest = sorted((kind for kind in before if kind not in shown), key=lambda kind: (-before[kind], kind))
     shown |= {kind: before[kind] for kind in rest}

@@ -1,7 +1,7 @@
 """Conditions of a rollout: Progressing, Serving and Stalled.
 
-Progressing is True while the newest revision is being rolled out, and False once the rollout has ended. The reason then
-distinguishes a success (Complete) from a refusal (Refused). Serving is True while workers of any good revision handle
+Progressing is True while the newest revision is being rolled out, and False once the rollout has ended. Its reason is
+then Complete after a success, or Refused after a refusal. Serving is True while workers of any good revision handle
 records. Helm and Flux treat an object as failed if Stalled is True (kstatus).
 
 Decision: docs/decisions/0040-deployment-tools.md.
@@ -21,8 +21,7 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 SPEC_MISTAKES: Final = frozenset(
     {c.SPEC_INVALID, c.SPEC_TOO_LARGE, c.TEMPLATE_REFUSED, c.TOPIC_PATTERN_REFUSED, c.HANDLER_CONTAINER_NOT_FOUND}
 )
-"""Reasons of problems that only a change of the spec can resolve. All other problems may go away without such a
-change."""
+"""Reasons of problems that only a change of the spec can resolve. All other problems may end without such a change."""
 
 
 BEING_MADE: Final = frozenset({c.NOT_YET_OBSERVED, c.TOPIC_NOT_CREATED, c.CHECKING_REVISION, c.ROLLING_OUT})
@@ -30,7 +29,7 @@ BEING_MADE: Final = frozenset({c.NOT_YET_OBSERVED, c.TOPIC_NOT_CREATED, c.CHECKI
 
 
 def is_being_made(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """True if both statuses show a fleet that is being created and has no ready worker; another status then follows
+    """True if both statuses show a fleet that is being created and has no ready worker. Another status will then follow
     soon."""
     if before.get("observedGeneration") != after.get("observedGeneration"):
         return False
@@ -79,7 +78,7 @@ def serving(facts: ConsumerGroupFacts) -> Condition:
 
 
 def stalled(facts: ConsumerGroupFacts) -> Condition:
-    """True if the newest revision is refused. It does not start to run without a change or a new try."""
+    """True if the newest revision is refused. A refused revision runs only after a change or another try."""
     refusal = refused(facts)
     if refusal is not None:
         return Condition(c.STALLED, "True", c.REFUSED, refusal.message)

@@ -17,8 +17,8 @@ from fleet_operator.planning.status.facts import ConsumerGroupFacts
 
 REASON_CHARACTERS_MAX: Final = 1024
 DRIFT: Final = 0.5
-"""A number is written again only if it differs by at least this share of the larger value; 0.5 is a factor of two.
-Metrics are exact."""
+"""A number in the status is replaced only if the new number differs from it by at least this share of the larger
+number. 0.5 means a factor of two. Metrics have exact numbers."""
 DRIFTING: Final = ("arrivalPerSecond", "perReplicaPerSecond", "rawReplicas", "usefulReplicas")
 EXACT: Final = ("proposedReplicas", "decision")
 INACTIVE: Final = frozenset({limits.UNKNOWN, limits.GROUP_SHARED, limits.BREAKER_OPEN})
@@ -70,8 +70,8 @@ def entry_of(decision: ScaleDecision) -> dict[str, Any]:
 def _last_step(
     decision: ScaleDecision, before: Mapping[str, Any], previous: Mapping[str, Any], now: float
 ) -> Mapping[str, Any] | None:
-    """Return the last change of the number of workers, with its reason. The entry's own reason is replaced by the next
-    decision."""
+    """Return the last change of the number of workers, with its reason. The change is kept separately, because the next
+    decision replaces the reason of the entry."""
     known: Mapping[str, Any] | None = before.get("lastStep")
     target = previous.get("targetReplicas")
     if target is None or target == decision.replicas or decision.current in (None, decision.replicas):
@@ -81,7 +81,7 @@ def _last_step(
 
 
 def _is_near(before: str | int | None, now: str | int | None) -> bool:
-    """True if a number has not changed enough to be written again."""
+    """True if a number has not changed enough to be written to the status."""
     if before is None or now is None or before == now:
         return before == now
     old, new = _stored_number(before), _stored_number(now)
@@ -140,7 +140,8 @@ def scaling_limited(facts: ConsumerGroupFacts) -> Condition:
         message = "no limit keeps the fleet below the number of workers that its load needs"
         if decision.limit in limits.HOLDS:
             message = (
-                f"no limit is reached, but the number of workers stays the same while status.limit is {decision.limit}"
+                "no limit keeps the fleet too small, but the number of workers does not change now, because "
+                f"status.limit is {decision.limit}"
             )
         return Condition(c.SCALING_LIMITED, "False", c.WITHIN_BOUNDS, message)
     return Condition(c.SCALING_LIMITED, "True", decision.limit, f"{decision.reason}; {REMEDIES[decision.limit]}")

@@ -5,9 +5,11 @@ identified by its new state and its time. So no entry is added twice, and a new 
 
 Causes have three sources. Some transitions have only one possible cause in the protocol. If members joined or left, the
 cause is deduced from these changes. Workers report the causes of their own rejoins, with the generations that they left
-and joined. An entry has the generation that its rebalance completed. Generations are counted from the last known one,
-so clocks are not compared. An unobserved rebalance is inferred only from a missing generation, and only from reports
-older than the observation.
+and joined.
+
+An entry has the generation that its rebalance completed. Generations are counted from the last known generation, so
+clocks are not compared. A rebalance that was not observed is inferred only from a missing generation, and only from
+reports that are older than the observation.
 
 Decision: docs/decisions/0047-state-history.md.
 """
@@ -30,8 +32,8 @@ from fleet_operator.planning.status.members import STABLE
 TRANSITIONS_MAX: Final = 10
 """Maximum number of entries, as in the CRD."""
 REPORT_SECONDS: Final = 300.0
-"""Seconds after a transition for which workers are asked about it. To determine a generation, the operator needs an
-observation and an older report, and on a busy machine both may be minutes late."""
+"""Workers are asked about a transition for this many seconds after it. To determine a generation, the operator needs an
+observation and an older report. On a busy machine, both may be minutes late."""
 
 PREPARING: Final = "PreparingRebalance"
 COMPLETING: Final = "CompletingRebalance"
@@ -53,7 +55,7 @@ BY_OUTCOME: Final = {
     EMPTY: "no member is left",
     DEAD: "the group was deleted, or its offsets have expired",
 }
-"""Deduced causes, keyed by the new state; used if no member joined or left."""
+"""Deduced causes, keyed by the new state. They are used if no member joined or left."""
 UNSEEN: Final = "while the group was not observed"
 FIRST: Final = "first observation"
 
@@ -81,8 +83,8 @@ def since(entries: Sequence[Mapping[str, Any]], state: str) -> str | None:
 
 
 def awaits_report(entries: Sequence[Mapping[str, Any]], workers: Sequence[WorkerObservation], now: float) -> bool:
-    """True if a worker may still report the generation that the group has reached. The workers must then be asked even
-    if the group is idle. This includes workers that have not answered since they joined."""
+    """True if a worker may still report the generation that the group has reached. This may be a worker that has not
+    answered since it joined. The workers must then be asked even if the group is idle."""
     if not entries or entries[-1]["to"] != STABLE or "generation" in entries[-1]:
         return False
     at = times.from_text(entries[-1]["at"])
@@ -146,8 +148,8 @@ def _number(entries: list[Entry], observed: GroupObservation, workers: Sequence[
     base = max((place for place, entry in enumerate(entries) if "generation" in entry), default=-1)
     unnumbered = [entry for entry in entries[base + 1 :] if entry["to"] == STABLE]
     if base < 0 or any(entry["to"] in (EMPTY, DEAD) for entry in entries[base + 1 :]):
-        # There is no earlier generation to count from, because a recreated group starts at 1. So only reports that are
-        # newer than the entry count.
+        # There is no earlier generation from which to count, because a recreated group starts at 1. So only reports
+        # that are newer than the entry are used.
         at = times.from_text(unnumbered[-1]["at"]) if unnumbered else None
         fresh = [worker.generation for worker in known if at is not None and worker.heard_at >= at]
         if fresh:
@@ -178,10 +180,13 @@ def _attribute(entries: list[Entry], workers: Sequence[WorkerObservation]) -> No
 
 
 def _causes(workers: Iterable[WorkerObservation], before: int, generation: int | None) -> list[str]:
-    """Return the causes that workers report for the rebalance from generation `before` to `generation`. They are of
-    workers that joined a generation above `before` and up to `generation`, or left a generation from `before` to below
-    `generation`. If `generation` is None, the rebalance is not complete. Then the causes are of workers that left
-    `before`, or had no earlier generation, and have not joined a new generation."""
+    """Return the causes that workers report for the rebalance from generation `before` to `generation`.
+
+    A worker's cause belongs to this rebalance if the worker joined a generation after `before` and not after
+    `generation`. It also belongs to it if the worker left `before`, or a generation between `before` and `generation`.
+
+    If `generation` is None, the rebalance is not complete. The causes then come from workers that left `before` or had
+    no generation, and that have not joined a new generation."""
 
     def fits(joined: int, left: int) -> bool:
         if generation is None:
@@ -197,8 +202,8 @@ def _causes(workers: Iterable[WorkerObservation], before: int, generation: int |
 
 
 def _report(entry: Entry, causes: Iterable[str]) -> None:
-    """Record reported causes. They are kept even if later reports lack them, because a worker that was removed reports
-    nothing."""
+    """Record reported causes. A cause is kept even if later reports do not have it, because a worker that was removed
+    sends no more reports."""
     reported = sorted(set(causes))
     if not reported:
         return
