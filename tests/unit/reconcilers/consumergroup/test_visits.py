@@ -221,7 +221,7 @@ def test_refused_right_is_a_problem_that_names_it() -> None:
         decision = desk.decide(found)
         assert not decision.visit, "not at once again"
         assert decision.verdict[:2] == ("False", "AuthorizationFailed")
-        assert "Read the group" in decision.verdict[2]
+        assert "Read on the group" in decision.verdict[2]
         await desk.tasks.close()
 
     run_virtual(main())
