@@ -144,7 +144,7 @@ def _check_layouts(folder: Path, manifest: dict[str, Any]) -> None:
             raise ReleaseError("Damaged", f"{layout} is missing; build it again")
         for blob in sorted((layout / "blobs" / "sha256").iterdir()):
             if sha256(blob) != blob.name:
-                raise ReleaseError("Damaged", f"the content of {blob} does not match its name; build it again")
+                raise ReleaseError("Damaged", f"the content of {blob} does not match its name; build the release again")
         found = layout_digest(layout, manifest["version"])
         same = _has_files(layout, found, folder) if name == FILES else found == manifest["artefacts"][name]
         if not same:

@@ -70,7 +70,7 @@ examples:
   # show the offsets before and after, and change nothing
   kubectl fleet reset orders --to earliest --dry-run
 
-  # handle every record of the last two hours again, after the plan and a question
+  # show the plan, ask, and then handle every record of the last two hours again
   kubectl fleet reset orders --to 2h
 
   # set the offset of one partition

@@ -40,7 +40,7 @@ ON_THE_WAY: Final = frozenset(
 condition with one of these reasons causes no Warning."""
 
 ALWAYS_TOLD: Final = frozenset({conditions.READY, conditions.COMPLETE})
-"""Conditions that cause an Event when they become good, even if no Warning preceded the Event."""
+"""Conditions that always cause an Event when they recover, even without an earlier Warning."""
 
 
 class Transition(NamedTuple):

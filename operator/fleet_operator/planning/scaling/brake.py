@@ -44,8 +44,8 @@ to one hour."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The effect of a scale-up. `commits`: records committed per second after the scale-up. `bound`: None if it
-    helped."""
+    """The effect of a scale-up. `commits`: records committed per second after the scale-up. `bound`: the number of
+    workers that the next scale-ups must not exceed; None if the scale-up helped."""
 
     growth: Growth
     commits: float

@@ -271,7 +271,7 @@ class Children:
     def _tell_of_others(self, body: kinds.JsonObject, others: str) -> None:
         if others:
             what = f"{body['kind']} `{body['metadata']['name']}`"
-            note = f"{what} was changed by {others}: the change was reverted; make changes to pods in spec.template"
+            note = f"{what} was changed by {others}: the change was reverted; to change the pods, edit spec.template"
             self.context.events.record(Event(self.gathered.body, "Warning", "ChangedByOthers", note))
 
     def _record(self, reason: str, note: str) -> None:
