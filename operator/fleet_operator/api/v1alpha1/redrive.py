@@ -7,7 +7,7 @@ from pydantic import Field
 from fleet_operator.api.v1alpha1.model import Model, Offset, PartitionNumber, RunResource, RunSpec
 
 NAME_CHARACTERS_MAX: Final = 40
-"""Maximum length of a Redrive's name. The names of its Job's pods are this name plus a suffix, at most 63 characters."""
+"""Maximum length of a Redrive's name. The names of its Job's pods have a suffix, and at most 63 characters."""
 
 FailureWord = Literal["Exhausted", "Fatal", "Timeout", "Undecodable", "Breaker", "Poison", "Skipped", "Manual"]
 

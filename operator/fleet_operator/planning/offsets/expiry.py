@@ -203,7 +203,8 @@ def _verdict(memory: ExpiryMemory, kept_at: float | None, safe_until: float | No
     until = "but the brokers' retention of offsets is unknown"
     if safe_until is not None:
         until = f"safe until {times.to_text(safe_until)}, and longer after the next visit"
-    message = f"the operator joined and left the empty group at {times.to_text(kept_at)}: the group's commits are kept, {until}"
+    visit = f"the operator joined and left the empty group at {times.to_text(kept_at)}"
+    message = f"{visit}: the group's commits are kept, {until}"
     return "True", conditions.VISITED, message
 
 

@@ -227,7 +227,8 @@ def report_kept(group_id: str, before: Published, after: Published, seen: RetryO
     left = (naming.retry_topic(group_id, delay) for delay in before.drained if delay not in after.states)
     unread = [name for name in left if name in topics and topics[name].error != conditions.TOPIC_NOT_FOUND]
     if unread:
-        why = f"no worker reads these topics now, because workers read at most {DRAINED_MAX} topics of delays that no policy uses"
+        most = f"workers read at most {DRAINED_MAX} topics of delays that no policy uses"
+        why = f"no worker reads these topics now, because {most}"
         remedy = "delete them, or all their records are handled again when a policy uses their delays again"
         notes.append(f"{name_some(unread)}: {why}; {remedy}")
     return notes

@@ -124,8 +124,8 @@ class Backfills(RunKind[Backfill, BackfillStep, Memory]):
         )
 
     async def _kept(self, body: JsonObject, backfill: Backfill) -> Kept | None:
-        """Read the settings and the ledger of earlier attempts from the API server, because the cache may be old. Returns
-        None if there were no earlier attempts. Raises KubeError."""
+        """Read the settings and the ledger of earlier attempts from the API server, because the cache may be old.
+        Returns None if there were no earlier attempts. Raises KubeError."""
         store, name = self._context.store, backfill.metadata.name
         settings = await read_live(store, body, CONFIG_MAP, naming.backfill_settings(name))
         ledger = await read_live(store, body, CONFIG_MAP, naming.backfill_ledger(name))
