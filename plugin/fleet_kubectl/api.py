@@ -4,6 +4,7 @@ This is the only module that imports the Kubernetes client. It returns plain dic
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -232,7 +233,7 @@ def open_api(kubeconfig_file: str | None, context: str | None, namespace: str | 
         default = active["context"].get("namespace") or "default"
     except (CONFIG.ConfigException, OSError, yaml.YAMLError) as error:
         if kubeconfig_file is not None or context is not None:
-            raise _no_kubeconfig(error) from error
+            raise _no_kubeconfig(error, kubeconfig_file) from error
         try:
             CONFIG.load_incluster_config()
         except CONFIG.ConfigException:
@@ -249,9 +250,13 @@ def _own_namespace() -> str:
         return "default"
 
 
-def _no_kubeconfig(error: Exception) -> errors.NoCluster:
+def _no_kubeconfig(error: Exception, kubeconfig_file: str | None = None) -> errors.NoCluster:
+    """Return the error of a client without a cluster. The Kubernetes client does not say that a file is missing."""
+    files = [kubeconfig_file] if kubeconfig_file else os.environ.get("KUBECONFIG", "").split(os.pathsep)
+    absent = [file for file in files if file and not Path(file).exists()]
+    cause = f"the kubeconfig {', '.join(absent)} does not exist" if absent else str(error).rstrip(".")
     return errors.NoCluster(
-        f"no cluster is configured: {error}; name a file by --kubeconfig or KUBECONFIG, or a context by --context "
+        f"no cluster is configured: {cause}; name a file by --kubeconfig or KUBECONFIG, or a context by --context "
         "(kubectl config get-contexts)"
     )
 

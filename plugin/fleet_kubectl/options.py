@@ -63,7 +63,9 @@ examples:
 
 Creates a Redrive, which copies the records to the group's redrive topic. Retry workers handle them again.
 Without --to, only records that failed before the preview are copied. No record is put back twice, so the same
-command can be run again. {CODES}
+command can be run again. The failed topic keeps a record that was put back, but `kubectl fleet status` no longer counts
+it as FAILED, unless it fails again.
+{CODES}
 """,
     "reset": f"""\
 examples:
@@ -102,7 +104,7 @@ HELP: Final = {
     "status": "fleets with their state, problems first",
     "explain": "explain a fleet's state and number of workers, and give advice",
     "top": "a live view of all fleets, full screen",
-    "failed": "inspect failed records of a fleet",
+    "failed": "inspect failed records: failed list, failed show, failed count",
     "redrive": "have failed records handled again, after a preview",
     "reset": "set a group's committed offsets, after a preview",
     "logs": "merged logs of a fleet's workers",
@@ -200,9 +202,8 @@ def _add_redrive(command: argparse.ArgumentParser) -> None:
     _add_selection(records)
     records.add_argument("--error-regex", metavar="REGEX", help="only if the error, as `class: message`, matches (RE2)")
     records.add_argument("--key-regex", metavar="REGEX", help="only if the key matches (RE2)")
-    records.add_argument(
-        "--record", metavar="PARTITION:OFFSET", action="append", default=[], help="only this record; repeatable"
-    )
+    place = "only this record, by its place in the failed topic, as `failed list` prints it; repeatable"
+    records.add_argument("--record", metavar="PARTITION:OFFSET", action="append", default=[], help=place)
     records.add_argument("--max-records", type=_positive, metavar="N", help="stop after N records")
     records.add_argument(
         "--max-redrives", type=_positive, metavar="N", help="only records put back fewer than N times (default: 3)"

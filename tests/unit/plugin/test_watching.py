@@ -173,3 +173,13 @@ def test_age_of_a_problem_counts_from_the_first() -> None:
     assert problem(feed) == "for 1m1s: two"
     feed.list([])
     assert problem(feed) == ""
+
+
+@pytest.mark.parametrize("by_option", [True, False])
+def test_a_kubeconfig_that_does_not_exist_is_named(
+    by_option: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = str(tmp_path / "absent.conf")
+    monkeypatch.setenv("KUBECONFIG", absent)
+    with pytest.raises(NoCluster, match=f"the kubeconfig {absent} does not exist; name a file"):
+        open_api(absent if by_option else None, None, None)

@@ -202,7 +202,7 @@ def _number(facts: BackfillFacts) -> BackfillDecision:
 
 def _starting(facts: BackfillFacts, number: int) -> BackfillDecision:
     """Return the decision for an attempt whose driver is not running yet. If the previous attempt failed because no
-    Spark operator responded, that failure is reported until a Spark operator has seen the application of the new attempt."""
+    Spark operator responded, that failure is reported until a Spark operator has seen the new attempt's application."""
     before = attempts.read_end(facts.backfill.status)
     if before is not None and _waiting_phase(before) == "Pending" and not facts.application.taken:
         return _retried(before)

@@ -301,8 +301,8 @@ class WaveLedger:
         return sorted(ranks, key=ranks.__getitem__)[: max(free, 1)]
 
     def expire(self, now: float) -> list[tuple[Key, str]]:
-        """Mark as late the holds that have lasted too long, so that other groups no longer wait for them. `now`: in
-        monotonic seconds. Return each new late hold as a pair: the group, and the rollout or the slot that the group held up."""
+        """Mark as late the holds that have lasted too long, so that other groups no longer wait for them. `now`:
+        monotonic seconds. Return each new late hold as a pair: the group, and the rollout or slot that it held up."""
         if self.deadline_s == 0:
             return []
         rollouts, free = self._open(), len(self._taken()) < self.bound
