@@ -52,8 +52,8 @@ Exit codes: 0 done, 2 wrong options, 3 an error, 130 Ctrl-C; others: see `fleet-
 """,
     "redrive": f"""\
 examples:
-  # only count the records that would be put back
-  kubectl fleet redrive orders --reason Exhausted --dry-run
+  # count exactly the records that would be put back, and put none back
+  kubectl fleet redrive orders -n shop --reason Exhausted --dry-run
 
   # put the records back at 50 per second, after a preview and a question
   kubectl fleet redrive orders --error-class ConnectionError --rate 50
@@ -61,10 +61,11 @@ examples:
   # one record, by its place in the output of `kubectl fleet failed list orders`
   kubectl fleet redrive orders --record 3:1841
 
-Creates a Redrive, which copies the records to the group's redrive topic. Retry workers handle them again.
-Without --to, only records that failed before the preview are copied. No record is put back twice, so the same
-command can be run again. The failed topic keeps a record that was put back, but `kubectl fleet status` no longer counts
-it as FAILED, unless it fails again.
+Creates a Redrive, which copies the records to the group's redrive topic. The operator starts retry workers, which
+handle them again. Without an option that selects records, all failed records are put back. Without --to, only records
+that failed before the preview are copied. A failure of a record is put back once, so the same command can be run again.
+The failed topic keeps a record that was put back, but `kubectl fleet status` no longer counts it as FAILED, unless it
+fails again.
 {CODES}
 """,
     "reset": f"""\
@@ -120,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     made = {name: _command(commands, name) for name in HELP}
     for name in ("explain", "redrive", "reset", "logs", "support-bundle"):
-        made[name].add_argument("group", metavar="GROUP", help="the ConsumerGroup")
+        made[name].add_argument("group", metavar="GROUP", help="name of the fleet: its ConsumerGroup")
     _add_status(made["status"])
     _add_all_namespaces(made["top"])
     _add_failed(made["failed"])
@@ -169,7 +170,7 @@ def _add_failed(command: argparse.ArgumentParser) -> None:
         ("count", "numbers of failed records by reason and error class"),
     ):
         part = parts.add_parser(name, help=said, description=f"Print {said}. Changes nothing.")
-        part.add_argument("group", metavar="GROUP", help="the ConsumerGroup")
+        part.add_argument("group", metavar="GROUP", help="name of the fleet: its ConsumerGroup")
         if name == "show":
             part.add_argument("place", metavar="PARTITION:OFFSET", help="place of the record, as `list` prints it")
         else:
@@ -206,7 +207,10 @@ def _add_redrive(command: argparse.ArgumentParser) -> None:
     records.add_argument("--record", metavar="PARTITION:OFFSET", action="append", default=[], help=place)
     records.add_argument("--max-records", type=_positive, metavar="N", help="stop after N records")
     records.add_argument(
-        "--max-redrives", type=_positive, metavar="N", help="only records put back fewer than N times (default: 3)"
+        "--max-redrives",
+        type=_positive,
+        metavar="N",
+        help="only records whose earlier failures were put back fewer than N times (default: 3)",
     )
     command.add_argument("--rate", type=_positive, metavar="N", help="records per second (default: no limit)")
     _add_run(command, "Redrive")
@@ -238,10 +242,16 @@ def _add_reset(command: argparse.ArgumentParser) -> None:
 def _add_run(command: argparse.ArgumentParser, kind: str) -> None:
     add = command.add_argument
     add("--name", metavar="NAME", help=f"name of the {kind} (default: the group's name and the time)")
-    add("--yes", "-y", action="store_true", help="do not ask")
-    add("--dry-run", action="store_true", help="only show what would happen")
+    add("--yes", "-y", action="store_true", help="show the preview, but do not ask")
+    add("--dry-run", action="store_true", help="change nothing, and show what would happen")
     add("--no-wait", action="store_true", help=f"return as soon as the {kind} is created")
-    add("--timeout", type=_positive, default=600, metavar="SECONDS", help="timeout (default: %(default)s)")
+    add(
+        "--timeout",
+        type=_positive,
+        default=600,
+        metavar="SECONDS",
+        help=f"longest wait for the end of the {kind}, which then continues (default: %(default)s)",
+    )
 
 
 def _add_logs(command: argparse.ArgumentParser) -> None:
