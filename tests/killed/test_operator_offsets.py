@@ -151,7 +151,7 @@ def test_operator_killed_after_any_write_finishes_the_reset_once(
     apply(client, [objects.namespace(UNDISTURBED), *act(UNDISTURBED, broker)])
     writes, _ = mortal.count_calls(UNDISTURBED, lambda: is_done(client, broker, UNDISTURBED))
     deaths: dict[str, tuple[int, Moment]] = {f"reset-after-{k}": (k, "after") for k in range(1, writes + 1)}
-    others = ["reset-beside", *(naming.retry_group(f"{name}.flights") for name in deaths)]
+    others = ["reset-others", *(naming.retry_group(f"{name}.flights") for name in deaths)]
     for name in deaths:
         commit(broker, f"{name}.flights", BEFORE)
     for other in others:
